@@ -1,0 +1,125 @@
+"""The arithmetic of counters: may this job start now, and if not, when should one look again.
+
+A ceiling holds units while jobs run. A rate is a bucket kept in whole numbers: its level is counted in *level units* of 1/unit, so that
+``refill`` of them flow back each millisecond and nothing is ever rounded. One unit of the counter costs ``unit`` level units.
+
+* token bucket, N per W with burst B: capacity B*W, refill N: within any window of length W at most N + B start.
+* exact, never more than N in any window of length W: capacity B*W, refill N - B + 1. From a full bucket B start at once, the
+  next ones W / (N - B + 1) apart, so within any half-open window [t, t + W) at most B + (N - B) = N start.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from tessera.model.changes import Counter
+from tessera.model.job import Need
+from tessera.model.policy import Ceiling, CounterPolicy, Rate
+
+UNLIMITED: Final = 1 << 52
+"""More units than anybody counts; stays exact in a double."""
+
+
+def configure(counter: Counter, policy: CounterPolicy | None, version: int, now: int) -> Counter:
+    """The counter under the policy of this version. A new rate starts full; a changed one keeps its level, cut to the new capacity."""
+    if isinstance(policy, Rate):
+        burst = policy.burst or (1 if policy.exact else policy.limit)
+        refill = policy.limit - burst + 1 if policy.exact else policy.limit
+        capacity = burst * policy.per_ms if policy.limit else 0
+        was_rate = counter.unit > 0
+        level = settled_level(counter, now) * policy.per_ms // counter.unit if was_rate else capacity
+        return replace(
+            counter,
+            ceiling=-1,
+            refill=max(refill, 0),
+            capacity=capacity,
+            unit=policy.per_ms,
+            level=min(level, capacity),
+            level_at=now,
+            version=version,
+        )
+    ceiling = policy.limit if isinstance(policy, Ceiling) else -1
+    return replace(counter, ceiling=ceiling, refill=0, capacity=0, unit=0, level=0, level_at=0, version=version)
+
+
+def settled_level(counter: Counter, now: int) -> int:
+    """A rate's level at this instant."""
+    return min(counter.capacity, counter.level + counter.refill * max(0, now - counter.level_at))
+
+
+def free_units(counter: Counter, now: int) -> int:
+    """Units that could start now, units promised to woken jobs not subtracted. Never negative."""
+    if now < counter.closed_until:
+        return 0
+    if counter.unit:
+        return settled_level(counter, now) // counter.unit
+    if counter.ceiling < 0:
+        return UNLIMITED
+    return max(0, counter.ceiling - counter.used)
+
+
+def admits(counter: Counter, units: int, now: int, *, woken: bool) -> bool:
+    """Whether a job may take its units.
+
+    Whoever was not woken by this counter queues behind those set aside under it and leaves alone what the woken were promised.
+    """
+    free = free_units(counter, now)
+    if woken:
+        return units <= free
+    return counter.blocked == 0 and units <= free - counter.awake
+
+
+def take(counter: Counter, units: int, now: int, *, woken: bool) -> Counter:
+    """The counter after a job started."""
+    awake = counter.awake - units if woken else counter.awake
+    if counter.unit:
+        return replace(counter, level=settled_level(counter, now) - units * counter.unit, level_at=now, awake=awake)
+    return replace(counter, used=counter.used + units, awake=awake)
+
+
+def give_back(counter: Counter, units: int, now: int) -> Counter:
+    """The counter after a ceiling's units, or the cost of a run that never began, came back."""
+    if counter.unit:
+        level = min(counter.capacity, settled_level(counter, now) + units * counter.unit)
+        return replace(counter, level=level, level_at=now)
+    return replace(counter, used=max(0, counter.used - units))
+
+
+def looks_again_at(counter: Counter, units: int, now: int) -> int:
+    """When the next so many units of a rate can be free, or a closed counter opens; 0 = no clock will bring them."""
+    at = counter.closed_until if counter.closed_until > now else 0
+    if not counter.unit:
+        return at
+    missing = (units + counter.awake) * counter.unit - settled_level(counter, now)
+    if missing <= 0:
+        return max(at, now + 1)
+    if counter.refill == 0:
+        return at
+    return max(at, now + -(-missing // counter.refill))
+
+
+def full_at(counter: Counter, now: int) -> int:
+    """When a rate that nobody uses is full again and can be forgotten; 0 = never by the clock alone."""
+    missing = counter.capacity - settled_level(counter, now)
+    if missing <= 0 or counter.refill == 0:
+        return 0
+    return max(counter.closed_until, now + -(-missing // counter.refill))
+
+
+def is_idle(counter: Counter, now: int) -> bool:
+    """Whether forgetting the counter would lose nothing: it would be made anew as it is."""
+    if counter.used or counter.blocked or counter.awake or counter.closed_until > now:
+        return False
+    return settled_level(counter, now) >= counter.capacity
+
+
+def impossible(policy: CounterPolicy | None, need: Need) -> bool:
+    """Whether the need is above what the counter can ever give, so that the job would wait for ever."""
+    if isinstance(policy, Ceiling):
+        return need.units > policy.limit > 0
+    if isinstance(policy, Rate):
+        burst = policy.burst or (1 if policy.exact else policy.limit)
+        return need.units > burst > 0
+    return False

@@ -1,0 +1,282 @@
+"""The JSON form of one annotated type: cast what a caller gave, write it, read it back.
+
+What a handler receives must equal what the caller gave. JSON breaks that quietly: NaN becomes null, a tuple
+without an annotation a list, a pydantic ``SecretStr`` a row of asterisks. So what is written is read back at
+once and compared, while the caller is still there to be told; a value that changes is refused.
+
+There are two sorts of error text. What the caller gave may be quoted to the caller. What was stored may not:
+those texts go to logs and consoles, so ``read`` describes types and places and never repeats a value.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Generic, Protocol, TypeVar, get_args
+
+import msgspec
+
+T = TypeVar("T")
+
+# Text that a caller gives for bytes is a mistake and not base64.
+_NOT_FROM_TEXT: Final = (bytes, bytearray, memoryview)
+
+# msgspec ends its texts with the place: " - at `$.to[0]`", or "`key` in" it.
+_PLACE: Final = re.compile(r"(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$(?P<where>.*)`)?", re.DOTALL)
+
+
+class Misfit(ValueError):
+    """A value does not fit a type. ``where`` is a path such as ``.to[0]``, empty for the value itself."""
+
+    def __init__(self, where: str, problem: str) -> None:
+        self.where = where
+        self.problem = problem
+        super().__init__(f"{where}: {problem}" if where else problem)
+
+    @property
+    def told(self) -> str:
+        """The problem first, then the place: for a reader who is told the argument's name already."""
+        return f"{self.problem} (at {self.where})" if self.where else self.problem
+
+
+class _Model(Protocol):
+    """What is used of a pydantic model. A class with the methods is one; pydantic is not imported here."""
+
+    def model_dump_json(self, *, by_alias: bool, round_trip: bool, warnings: bool) -> str: ...
+
+    @classmethod
+    def model_validate(cls, obj: object) -> object: ...
+
+    @classmethod
+    def model_validate_json(cls, json_data: bytes) -> object: ...
+
+
+class _ModelRefusal(ValueError):
+    """A pydantic model said no. ``unquoted`` is its reason without values."""
+
+    def __init__(self, text: str, unquoted: str) -> None:
+        self.unquoted = unquoted
+        super().__init__(text)
+
+
+class JsonForm(Generic[T]):
+    """Casts, writes and reads values of one type; built once, used by any thread.
+
+    Raises ``TypeError`` when built for a type that has no JSON form of its own.
+
+    >>> pair = JsonForm(tuple[int, str])
+    >>> pair.read(pair.write((1, "a")))
+    (1, 'a')
+    """
+
+    __slots__ = ("_annotation", "_decode")
+
+    def __init__(self, annotation: Any) -> None:  # noqa: ANN401  an annotation is whatever stands in the source
+        _check_annotation(annotation)
+        self._annotation = annotation
+        self._decode: Final = msgspec.json.Decoder(annotation, dec_hook=_model_from_json).decode
+
+    def write(self, value: object) -> bytes:
+        """Cast a value and write it as JSON that reads back. Raises ``Misfit``, which may quote the value."""
+        cast = self._cast(value)
+        data = write_plain(cast)
+        self._read_back(cast, data)
+        return data
+
+    def write_exactly(self, value: object) -> bytes:
+        """The same, and what reads back equals the cast value: nothing was lost on the way to JSON."""
+        cast = self._cast(value)
+        data = write_plain(cast)
+        back = self._read_back(cast, data)
+        try:
+            change = _change(cast, back)
+        except RecursionError:
+            raise Misfit("", "is nested too deeply") from None
+        if change is not None:
+            raise Misfit("", "NaN and infinity have no JSON form" if _has_non_finite(cast) else change)
+        return data
+
+    def read(self, data: bytes | msgspec.Raw) -> T:
+        """Read stored JSON. Raises ``Misfit``, which never quotes a value."""
+        try:
+            value: T = self._decode(data)
+        except MemoryError:
+            # Says nothing about the payload, and a misfit is final.
+            raise
+        except Exception as error:  # noqa: BLE001  a type's own checks run in here, and may raise anything
+            raise _misfit(error, quote=False) from None
+        return value
+
+    def _cast(self, value: object) -> object:
+        try:
+            return msgspec.convert(
+                value, self._annotation, builtin_types=_NOT_FROM_TEXT, dec_hook=_model_from_object
+            )
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise _misfit(error, quote=True) from error
+
+    def _read_back(self, cast: object, data: bytes) -> T:
+        try:
+            return self.read(data)
+        except Misfit as misfit:
+            if _has_non_finite(cast):
+                raise Misfit(misfit.where, "NaN and infinity have no JSON form") from None
+            raise
+
+
+def write_plain(value: object) -> bytes:
+    """Write a value as JSON as it stands. Raises ``Misfit`` if it, or a part of it, has no JSON form.
+
+    >>> write_plain({"lines": 3, "tags": ("a", "b")})
+    b'{"lines":3,"tags":["a","b"]}'
+    """
+    try:
+        return _encode(value)
+    except UnicodeEncodeError:
+        raise Misfit("", "text with a lone surrogate has no JSON form") from None
+    except RecursionError:
+        raise Misfit("", "is nested too deeply, or contains itself") from None
+    except (TypeError, ValueError) as error:
+        raise Misfit("", _lower_first(str(error))) from error
+
+
+def _model_to_json(value: Any) -> msgspec.Raw:  # noqa: ANN401  msgspec hands over whatever it does not know
+    if not _is_model(type(value)):
+        raise TypeError(f"a {type(value).__name__} has no JSON form")
+    model: _Model = value
+    # Aliases, because a model reads those by default; warnings off, because the comparison decides.
+    return msgspec.Raw(model.model_dump_json(by_alias=True, round_trip=True, warnings=False).encode())
+
+
+def _model_from_json(cls: Any, value: object) -> object:  # noqa: ANN401  a class, or the bare ``object``
+    if cls is object:
+        return value
+    model: type[_Model] = cls
+    # As JSON and not as objects: only then does pydantic read dates, sets and base64 in strict models too.
+    data = msgspec.json.encode(value)
+    return _validated(model, lambda: model.model_validate_json(data))
+
+
+def _model_from_object(cls: Any, value: object) -> object:  # noqa: ANN401  as above
+    if cls is object or isinstance(value, cls):
+        return value
+    model: type[_Model] = cls
+    return _validated(model, lambda: model.model_validate(value))
+
+
+def _validated(model: type[_Model], validate: Callable[[], object]) -> object:
+    try:
+        return validate()
+    except ValueError as error:
+        # pydantic's own text quotes the input, so it is put together anew.
+        errors = getattr(error, "errors", None)
+        if errors is None:
+            raise
+        found: list[dict[str, Any]] = errors(include_url=False, include_input=False)
+        told = [f"{'.'.join(map(str, each['loc'])) or model.__name__}: {each['msg']}" for each in found]
+        unquoted = [f"{each['type']} at {(*each['loc'], model.__name__)[0]}" for each in found]
+        raise _ModelRefusal("; ".join(told), "; ".join(unquoted)) from error
+
+
+_encode: Final = msgspec.json.Encoder(enc_hook=_model_to_json).encode
+
+
+def _misfit(error: Exception, *, quote: bool) -> Misfit:
+    if isinstance(error, RecursionError):
+        return Misfit("", "is nested too deeply")
+    if not isinstance(error, msgspec.DecodeError):
+        return Misfit("", _own_check(error, quote=quote))
+    match = _PLACE.fullmatch(str(error))
+    assert match is not None  # both parts of the pattern are optional
+    what, where = match["what"], match["where"] or ""
+    if error.__cause__ is not None:
+        return Misfit(where, _own_check(error.__cause__, quote=quote))
+    if not quote and what.startswith("Invalid enum value"):
+        what = "Invalid enum value"
+    return Misfit(where, _lower_first(what) + (" (a key)" if match["key"] else ""))
+
+
+def _own_check(error: BaseException, *, quote: bool) -> str:
+    if isinstance(error, _ModelRefusal):
+        return str(error) if quote else error.unquoted
+    if quote:
+        return f"{type(error).__name__}: {error}"
+    return f"the type's own check refused it ({type(error).__name__})"
+
+
+def _lower_first(text: str) -> str:
+    # "JSON is malformed" keeps its capitals.
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text
+
+
+def _change(given: object, back: object) -> str | None:
+    """What became of a value on its way through JSON; None if it stayed the same."""
+    if given == back:
+        return None
+    if type(given) is not type(back):
+        return (
+            f"a {type(given).__name__} would reach the handler as a {type(back).__name__}; "
+            "annotate the parameter with the type it must keep"
+        )
+    # Classes that compare by identity are equal when their fields are.
+    if isinstance(given, dict) and isinstance(back, dict) and given.keys() != back.keys():
+        return "keys of a dict that are not text would change; annotate the parameter with the type they have"
+    parts, parts_back = list(_parts(given)), list(_parts(back))
+    if not parts or len(parts) != len(parts_back):
+        return f"a {type(given).__name__} would reach the handler with other contents"
+    changes = (_change(part, part_back) for part, part_back in zip(parts, parts_back, strict=True))
+    return next((change for change in changes if change is not None), None)
+
+
+def _has_non_finite(value: object) -> bool:
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    return any(_has_non_finite(part) for part in _parts(value))
+
+
+def _parts(value: object) -> Iterator[object]:
+    if isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from value
+    else:
+        cls = type(value)
+        fields = getattr(cls, "__struct_fields__", None) or getattr(cls, "__dataclass_fields__", None) or ()
+        yield from (getattr(value, name) for name in fields)
+
+
+def _check_annotation(annotation: Any) -> None:  # noqa: ANN401  as in JsonForm
+    if _has_pydantic_metadata(annotation):
+        raise TypeError("constraints of pydantic are checked inside models only; use msgspec.Meta or a model")
+    problem = _unsuitable(msgspec.inspect.type_info(annotation), set())
+    if problem is not None:
+        raise TypeError(problem)
+
+
+def _has_pydantic_metadata(annotation: Any) -> bool:  # noqa: ANN401  as in JsonForm
+    for each in getattr(annotation, "__metadata__", ()):
+        if type(each).__module__.partition(".")[0] in ("pydantic", "annotated_types"):
+            return True
+    return any(_has_pydantic_metadata(each) for each in get_args(annotation))
+
+
+def _unsuitable(node: object, seen: set[int]) -> str | None:
+    """Why a described type, or a part of it, cannot be read from JSON; None if it can."""
+    # Types may contain themselves.
+    if id(node) in seen:
+        return None
+    seen.add(id(node))
+    if isinstance(node, msgspec.inspect.CustomType) and node.cls is not object and not _is_model(node.cls):
+        return f"{node.cls.__name__} has no JSON form; use a dataclass, a msgspec.Struct or a pydantic model"
+    if isinstance(node, msgspec.inspect.DataclassType) and hasattr(node.cls, "__pydantic_validator__"):
+        return f"{node.cls.__name__} is a dataclass of pydantic, whose checks would not run; use a BaseModel"
+    children = node if isinstance(node, tuple) else _parts(node)
+    problems = (_unsuitable(each, seen) for each in children if isinstance(each, msgspec.Struct | tuple))
+    return next((problem for problem in problems if problem is not None), None)
+
+
+def _is_model(cls: type) -> bool:
+    return hasattr(cls, "model_dump_json") and hasattr(cls, "model_validate_json")

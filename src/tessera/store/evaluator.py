@@ -1,0 +1,311 @@
+"""Commit, as every one-writer store does it: check the guards of a group against the result so far, then apply its changes.
+
+Nothing that data can bring about fails halfway: what a change itself demands (an id that is free, a job that is there, a move that
+the state machine knows) is checked like a guard, and the journal takes back what the group did before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import assert_never
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from tessera.model.changes import (
+    AddJob,
+    After,
+    Answer,
+    AtVersion,
+    Below,
+    Change,
+    Count,
+    Done,
+    DropJob,
+    DropRecord,
+    EditJob,
+    Edits,
+    Free,
+    FreeSlot,
+    Group,
+    Guard,
+    Held,
+    InState,
+    Lapsed,
+    Link,
+    LogEvent,
+    MoveJob,
+    PublishBlob,
+    PutRecord,
+    Refused,
+    SettleEdges,
+    Slot,
+    TakeSlot,
+    Time,
+)
+from tessera.model.job import Job
+from tessera.model.queries import Event
+from tessera.model.states import State
+from tessera.store import transitions
+from tessera.store.working import Working
+
+REQUEST_SPACE = "~request"
+REQUEST_KEPT_MS = 86_400_000
+"""How long a repeat with the same request id gets the first answers: 24 h."""
+
+_answers = msgspec.msgpack.Decoder(list[Answer])
+
+
+def commit(work: Working, groups: Sequence[Group], request_id: str = "") -> list[Answer]:
+    """Apply each group wholly or not at all, in order; a repeated request id gets the first answers."""
+    if request_id:
+        earlier = work.record(REQUEST_SPACE, request_id)
+        if earlier is not None and earlier.value is not None:
+            return _answers.decode(earlier.value)
+    answers = [apply_group(work, group) for group in groups]
+    if request_id:
+        kept = msgspec.msgpack.encode(answers)
+        transitions.put_record(work, REQUEST_SPACE, request_id, kept, expires_at=work.now + REQUEST_KEPT_MS)
+    return answers
+
+
+def apply_group(work: Working, group: Group) -> Answer:
+    """One group: all guards, then all changes, then what these set off."""
+    for guard in group.guards:
+        refused = _check(work, guard)
+        if refused is not None:
+            return _answer_to_refusal(work, group, refused)
+    mark = work.mark()
+    for change in group.changes:
+        answer = _apply(work, change)
+        if answer is not None:
+            work.rollback(mark)
+            return answer
+    transitions.settle(work)
+    return Done()
+
+
+def _answer_to_refusal(work: Working, group: Group, refused: Refused) -> Answer:
+    """A failed guard may mean that this group was applied before, or that it wants another ending."""
+    guard, job = refused.guard, refused.job
+    if isinstance(guard, Held) and job is not None and guard.end:
+        if job.last_fence == guard.fence and job.last_end == guard.end:
+            return Done(replayed=True)
+    if isinstance(guard, Free) and job is not None:
+        if any(isinstance(change, AddJob) and _is_same(change.job, job) for change in group.changes):
+            return Done(replayed=True)
+        if group.otherwise is not None and job.state in group.otherwise.states:
+            _edit(work, job, group.otherwise.edits)
+            transitions.settle(work)
+            return Done(edited=work.job(job.id))
+    return refused
+
+
+# Guards ---------------------------------------------------------------------------------------------------------------
+
+
+def _check(work: Working, guard: Guard) -> Refused | None:
+    match guard:
+        case Held(job=key, fence=fence):
+            job = work.job(key)
+            if job is not None and job.fence == fence and job.state is State.RUNNING and work.now < job.lease_until:
+                return None
+            job = job or work.archive.get(key)
+            return Refused(guard, job, why=_why_not_held(work, job, fence))
+        case Lapsed(job=key, fence=fence):
+            job = work.job(key)
+            if job is not None and job.fence == fence and job.state is State.RUNNING and work.now >= job.lease_until:
+                return None
+            return Refused(guard, job, why="the lease is live or has ended")
+        case InState(job=key, states=states):
+            job = work.any_job(key)
+            if job is not None and job.state in states:
+                return None
+            return Refused(guard, job, why=f"the job is {job.state}" if job else "there is no such job")
+        case AtVersion(space=space, key=name, version=version):
+            record = work.record(space, name)
+            found = record.version if record is not None else 0
+            return None if found == version else Refused(guard, version=found, why=f"the record is at version {found}")
+        case Free(slot=slot_key):
+            slot = work.slot(slot_key)
+            if slot is None:
+                return None
+            return Refused(guard, work.any_job(slot.owner), why="the key is taken")
+        case Below(counter=counter_key, ceiling=ceiling):
+            used = work.counter(counter_key).used
+            return None if used < ceiling else Refused(guard, version=used, why=f"the counter stands at {used}")
+    assert_never(guard)
+
+
+def _why_not_held(work: Working, job: Job | None, fence: int) -> str:
+    if job is None:
+        return "the job is gone"
+    if job.state is not State.RUNNING:
+        return f"the job is {job.state}"
+    if job.fence != fence:
+        return f"another lease has it (fence {job.fence})"
+    return f"the lease lapsed {work.now - job.lease_until} ms ago"
+
+
+# Changes --------------------------------------------------------------------------------------------------------------
+
+
+def _apply(work: Working, change: Change) -> Answer | None:
+    """Apply one change. An answer means: go no further, take the group back."""
+    match change:
+        case AddJob():
+            return _add(work, change)
+        case MoveJob():
+            return _move(work, change)
+        case EditJob(job=key, edits=edits):
+            job = work.job(key)
+            if job is None:
+                return Refused(change, work.archive.get(key), why="the job is not live")
+            _edit(work, job, edits)
+        case DropJob(job=key, reason=reason, by=by):
+            job = work.any_job(key)
+            if job is None:
+                return Refused(change, why="there is no such job")
+            transitions.drop(work, job, reason, by)
+        case TakeSlot(slot=key, owner=owner, until=until):
+            slot = work.slot(key)
+            if slot is not None and slot.owner != owner:
+                return Refused(change, work.any_job(slot.owner), why="the key is taken")
+            work.slots.put(key, Slot(key, owner, resolve(until, work.now)))
+        case FreeSlot(slot=key, owner=owner):
+            slot = work.slots.get(key)
+            if slot is not None and slot.owner == owner:
+                work.slots.put(key, None)
+        case Count(counter=key, units=units, close=close):
+            counter = work.counter(key)
+            if units or close is not None:
+                closed = counter.closed_until if close is None else max(counter.closed_until, work.now + close.ms)
+                work.put_counter(replace(counter, used=max(0, counter.used + units), closed_until=closed))
+            work.touched[key] = None
+        case Link():
+            return _link(work, change)
+        case SettleEdges(job=key):
+            job = work.archive.get(key)
+            transitions.put_record(work, transitions.FOLLOWUP_SPACE, key.hex(), None)
+            if job is not None:
+                work.ended.append(job)
+        case PutRecord(space=space, key=key, value=value, due=due, expires=expires):
+            due_at, expires_at = resolve(due, work.now), resolve(expires, work.now)
+            transitions.put_record(work, space, key, value, due_at=due_at, expires_at=expires_at)
+        case DropRecord(space=space, key=key):
+            transitions.put_record(work, space, key, None)
+        case LogEvent():
+            _log(work, change)
+        case PublishBlob(upload=upload, sha256=sha256, size=size):
+            chunks, staged = work.source.staged(upload)
+            if staged != size or (size and not chunks):
+                return Refused(change, version=staged, why=f"{staged} of {size} bytes are staged")
+            work.blobs.append((upload, sha256, size))
+        case _:
+            assert_never(change)
+    return None
+
+
+def resolve(time: Time, now: int) -> int:
+    """An instant by the store's clock."""
+    return now + time.ms if isinstance(time, After) else time
+
+
+def _is_same(new: Job, old: Job) -> bool:
+    """Whether a stored job is what an enqueue asks for: then the enqueue is a repeat."""
+    return new.id == old.id and (new.kind, new.queue, new.payload) == (old.kind, old.queue, old.payload)
+
+
+def _add(work: Working, change: AddJob) -> Answer | None:
+    new = change.job
+    taken = work.any_job(new.id)
+    if taken is not None:
+        return Done(replayed=True) if _is_same(new, taken) else Refused(change, taken, why="the id is taken")
+    due = max(resolve(change.due, work.now), work.now)
+    deadline = resolve(change.deadline, work.now)
+    bounds = [bound for bound in (due + change.expires if change.expires else 0, deadline) if bound]
+    job = replace(new, created_at=work.now, due=due, deadline=deadline, expires_at=min(bounds, default=0), event_count=0)
+    if not change.after:
+        transitions.add(work, job)
+        return None
+    transitions.add(work, replace(job, held=True))
+    for edge in change.after:
+        refused = _link(work, Link(edge))
+        if refused is not None:
+            return refused
+    linked = work.job(job.id)
+    if linked is not None and linked.state is State.PENDING and not job.held:
+        work.jobs.put(job.id, replace(linked, held=False))
+        if linked.open == 0:
+            transitions.move(work, replace(linked, held=False), State.AVAILABLE, due=due)
+    return None
+
+
+def _move(work: Working, change: MoveJob) -> Answer | None:
+    job = work.any_job(change.job)
+    if job is None:
+        return Refused(change, why="there is no such job")
+    why = transitions.refusal(job, change.to, change.edits)
+    if why:
+        return Refused(change, job, why=why)
+    if job.is_final:
+        for key in job.slots:
+            slot = work.slot(key)
+            if slot is not None and slot.owner != job.id:
+                return Refused(change, work.any_job(slot.owner), why=f"its key {key} was taken meanwhile")
+    transitions.move(
+        work,
+        job,
+        change.to,
+        due=resolve(change.due, work.now),
+        fields=transitions.edited(job, change.edits, work.now),
+        end=change.end,
+        reason=change.reason,
+        by=change.by,
+        refund=change.refund,
+    )
+    return None
+
+
+def _edit(work: Working, job: Job, edits: Edits) -> None:
+    fields = transitions.edited(job, edits, work.now)
+    if edits.due is not UNSET and job.state is State.SCHEDULED:
+        due = resolve(edits.due, work.now)
+        due = min(due, edits.due_latest) if edits.due_latest is not UNSET else due
+        if due <= work.now:
+            transitions.move(work, job, State.AVAILABLE, fields=fields)
+            return
+        fields["due"] = due
+    if "priority" in fields and job.state is State.AVAILABLE and job.stride:
+        fields["pass_"] = max(job.pass_, work.floors.get((job.queue, fields["priority"])) or 0)
+    work.jobs.put(job.id, replace(job, **fields))
+
+
+def _link(work: Working, change: Link) -> Answer | None:
+    edge = change.edge
+    parent, child = work.any_job(edge.parent), work.job(edge.child)
+    if parent is None or child is None:
+        return Refused(change, why="there is no such parent job" if parent is None else "the dependent job is not live")
+    if child.state not in (State.PENDING, State.WAITING):
+        return Refused(change, child, why="only a pending or waiting job can wait for another")
+    if work.edges.get((edge.parent, edge.child)) is not None:
+        return None
+    work.edges.put((edge.parent, edge.child), edge)
+    work.jobs.put(child.id, replace(child, open=child.open + 1))
+    if parent.is_final:
+        work.archive.put(parent.id, replace(parent, heirs=parent.heirs + 1))
+        transitions.settle_edge(work, edge, parent.state)
+    else:
+        work.jobs.put(parent.id, replace(parent, heirs=parent.heirs + 1))
+    return None
+
+
+def _log(work: Working, change: LogEvent) -> None:
+    number = 0
+    job = work.any_job(change.job) if change.job is not None else None
+    if job is not None:
+        number = job.event_count + 1
+        table = work.archive if job.is_final else work.jobs
+        table.put(job.id, replace(job, event_count=number))
+    work.log(Event(0, work.now, change.what, change.queue, change.job, number, change.by, change.data))

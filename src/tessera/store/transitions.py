@@ -1,0 +1,355 @@
+"""Moving a job: the one place where a row changes its state in a one-writer store.
+
+Whatever the reason for a move, the same things follow from it, in the same transaction: units come back, the fence rises, counts and
+log agree with the rows, slots are freed, edges are settled, and whoever has room now is woken. So no capability can forget one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from tessera.model.changes import Counter, Edge, Edits, Record, Slot
+from tessera.model.ids import JobId
+from tessera.model.job import NEVER, End, Job, Need
+from tessera.model.policy import POLICY_SPACE
+from tessera.model.queries import Event
+from tessera.model.states import FINAL, State
+from tessera.rules import admission, lifecycle, ordering
+from tessera.store.working import Working
+
+SETTLED_AT_ONCE: Final = 1_000
+"""Edges an end settles in its own commit; a follow-up record has a duty go on."""
+KEPT_ENDS: Final = 10
+FOLLOWUP_SPACE: Final = "~followup"
+
+
+def slot_outlives(key: str, state: State) -> bool:
+    """Whether a job keeps this slot after it ended so: an ``id:`` until its row goes, a ``ud:`` while it is dead."""
+    return key.startswith("id:") or (state is State.DEAD and key.startswith("ud:"))
+
+
+def refusal(job: Job, to: State, edits: Edits) -> str:
+    """Why the state machine refuses this move; '' if it does not."""
+    if not lifecycle.allowed(job.state, to):
+        return f"a {job.state} job cannot become {to}"
+    if to is State.AVAILABLE and job.state in (State.PENDING, State.WAITING) and job.open:
+        return f"it still waits for {job.open} other job{'s' if job.open > 1 else ''}"
+    if to is State.AVAILABLE and job.state is State.PENDING and job.held and edits.held is not False:
+        return "it is held until it is promoted"
+    return ""
+
+
+def edited(job: Job, edits: Edits, now: int) -> dict[str, Any]:
+    """The fields that edits change, resolved against the store's time. ``due`` is left to the caller."""
+    fields: dict[str, Any] = {}
+    for name in edits.__struct_fields__:
+        value = getattr(edits, name)
+        if value is UNSET or name in ("due", "due_latest", "lease"):
+            continue
+        fields[name] = value
+    if edits.lease is not UNSET:
+        until = now + edits.lease.ms
+        fields["lease_until"] = min(until, job.cap_at) if job.cap_at else until
+    return fields
+
+
+def add(work: Working, job: Job) -> None:
+    """A new row, its times resolved: to ``pending``, ``scheduled`` or ``available``."""
+    if job.held or job.open:
+        job = replace(job, state=State.PENDING)
+    elif job.due > work.now:
+        job = replace(job, state=State.SCHEDULED)
+    else:
+        job = _ready(work, replace(job, state=State.AVAILABLE))
+    job = work.log_move(None, job, "", "")
+    work.count(job.queue, job.state, +1)
+    work.jobs.put(job.id, job)
+
+
+def move(
+    work: Working,
+    job: Job,
+    to: State,
+    *,
+    due: int = 0,
+    fields: dict[str, Any] | None = None,
+    end: End | None = None,
+    reason: str = "",
+    by: str = "",
+    refund: bool = False,
+) -> Job:
+    """Bring a job to another state with all that follows from it. The caller has asked ``refusal``."""
+    before = job.state
+    if to is State.AVAILABLE and due > work.now:
+        to = State.SCHEDULED
+    values: dict[str, Any] = {"state": to, "reason": reason, "blocked_on": ""}
+    if before is State.RUNNING:
+        values |= _lease_ended(work, job, end, refund)
+    elif before is State.AVAILABLE:
+        _give_up_permit(work, job)
+    elif before is State.BLOCKED:
+        _leave_the_line(work, job)
+    elif before in FINAL:
+        values |= {"fence": job.fence + 1, "finished_at": 0, "gone_at": 0, "result": None, "open": 0}
+        work.archive.put(job.id, None)
+    if end is not None:
+        values["ends"] = (*job.ends[1 - KEPT_ENDS :], replace(end, ended_at=work.now))
+    if fields:
+        values |= fields
+    if to is State.SCHEDULED:
+        values["due"] = due
+    moved = replace(job, **values)
+    if to is State.AVAILABLE:
+        moved = _ready(work, moved, keeps_place=before is State.BLOCKED or refund)
+    moved = work.log_move(before, moved, end.end if end else "", by)
+    work.count(job.queue, before, -1)
+    if to in FINAL:
+        _end(work, moved, was_hot=before not in FINAL, waited=before is State.WAITING)
+    else:
+        work.count(moved.queue, to, +1)
+        work.jobs.put(moved.id, moved)
+        if before in FINAL:
+            _take_slots_again(work, moved)
+    return moved
+
+
+def set_aside(work: Working, job: Job, key: str, reason: str) -> None:
+    """``available`` -> ``blocked``: out of the way of those behind it, its place in the order kept."""
+    work.put_counter(_with(work.counter(key), blocked=+1))
+    moved = move(work, job, State.BLOCKED, reason=reason)
+    work.jobs.put(moved.id, replace(moved, blocked_on=key))
+    work.touched[key] = None
+
+
+def wake(work: Working, job: Job, key: str) -> None:
+    """``blocked`` -> ``available``, holding the promise of its units under the key that woke it."""
+    moved = move(work, job, State.AVAILABLE)
+    units = units_of(moved, key)
+    if units:
+        work.put_counter(_with(work.counter(key), awake=units))
+        work.jobs.put(moved.id, replace(moved, blocked_on=key))
+
+
+def units_of(job: Job, key: str) -> int:
+    """Units of a counter that the job needs."""
+    return next((need.units for need in job.needs if need.key == key), 0)
+
+
+def drop(work: Working, job: Job, what: str, by: str = "") -> None:
+    """Remove the row, hot or archived, and all it owns."""
+    if job.is_final:
+        work.archive.put(job.id, None)
+    else:
+        if job.state is State.RUNNING:
+            _lease_ended(work, job, None, refund=False)
+        elif job.state is State.AVAILABLE:
+            _give_up_permit(work, job)
+        elif job.state is State.BLOCKED:
+            _leave_the_line(work, job)
+        work.jobs.put(job.id, None)
+        _forget_edges_to(work, job, cancel_children=job.state is State.WAITING)
+        if job.heirs:
+            work.ended.append(replace(job, state=State.CANCELLED))
+    work.count(job.queue, job.state, -1)
+    for key in job.slots:
+        _free_slot(work, key, job.id)
+    if what and job.events is not job.events.OFF:
+        work.log(Event(0, work.now, what, job.queue, job.id, job.event_count + 1, by))
+
+
+def settle(work: Working) -> None:
+    """Finish what the moves of this group set off: settle edges of jobs that ended, wake whoever has room. Moves may set off more."""
+    while work.ended or work.touched:
+        while work.ended:
+            settle_edges(work, work.ended.pop())
+        if work.touched:
+            key = next(iter(work.touched))
+            del work.touched[key]
+            _wake_who_has_room(work, key)
+
+
+def settle_edges(work: Working, parent: Job) -> None:
+    """Tell the jobs that wait for this one how it ended."""
+    edges = work.edges_from(parent.id, SETTLED_AT_ONCE + 1)
+    for edge in edges[:SETTLED_AT_ONCE]:
+        settle_edge(work, edge, parent.state)
+    if len(edges) > SETTLED_AT_ONCE:
+        put_record(work, FOLLOWUP_SPACE, parent.id.hex(), b"settle", due_at=work.now)
+
+
+def settle_edge(work: Working, edge: Edge, ended_as: State) -> None:
+    """One dependant: go on, be cancelled or dead with the parent, or be held until the parent is redriven."""
+    child = work.job(edge.child)
+    satisfied = edge.on == "ended" or ended_as is State.COMPLETED or edge.otherwise == "go"
+    if not satisfied and edge.otherwise == "hold" and child is not None:
+        return
+    work.edges.put((edge.parent, edge.child), None)
+    if child is None or child.state not in (State.PENDING, State.WAITING):
+        return
+    child = replace(child, open=child.open - 1)
+    work.jobs.put(child.id, child)
+    if not satisfied:
+        is_join = child.state is State.WAITING
+        reason = f"{'child' if is_join else 'parent'}_{ended_as}"
+        move(work, child, State.DEAD if edge.otherwise == "dead" else State.CANCELLED, reason=reason)
+    elif child.open == 0 and not child.held:
+        move(work, child, State.AVAILABLE, due=child.due)
+
+
+def put_record(work: Working, space: str, key: str, value: bytes | None, *, due_at: int = 0, expires_at: int = 0) -> None:
+    """Write a record, or with None a tombstone; its version rises by one."""
+    old = work.records.get((space, key))
+    reserved = space.startswith("~")
+    if value is None and (old is None or reserved):
+        work.records.put((space, key), None)
+    else:
+        record = Record(space, key, (old.version if old else 0) + 1, value, work.now, due_at, expires_at)
+        work.records.put((space, key), record)
+        if not reserved:
+            work.history.append(record)
+    if space == POLICY_SPACE:
+        work.policy_bumped = True
+
+
+# Pieces of a move -------------------------------------------------------------------------------------------------------
+
+
+def _ready(work: Working, job: Job, *, keeps_place: bool = False) -> Job:
+    """Place a job in the ready order: never before what was claimed already, never due in the past."""
+    due = max(job.due, work.now)
+    if not job.stride:
+        return replace(job, pass_=0, due=due)
+    floor = work.floors.get((job.queue, job.priority)) or 0
+    if keeps_place:
+        return replace(job, pass_=max(job.pass_, floor), due=due)
+    key = (job.queue, job.priority, job.tenant)
+    tag = ordering.next_pass(work.passes.get(key) or 0, floor, job.stride)
+    work.passes.put(key, tag)
+    return replace(job, pass_=tag, due=due)
+
+
+def _lease_ended(work: Working, job: Job, end: End | None, refund: bool) -> dict[str, Any]:
+    """Give units back and make the old lease worthless."""
+    for need in job.holds:
+        work.put_counter(admission.give_back(work.counter(need.key), need.units, work.now))
+        work.touched[need.key] = None
+    if refund:
+        held = {need.key for need in job.holds}
+        for need in job.needs:
+            if need.key not in held:
+                work.put_counter(admission.give_back(work.counter(need.key), need.units, work.now))
+                work.touched[need.key] = None
+    return {
+        "holds": (),
+        "holder": "",
+        "lease_until": 0,
+        "cap_at": 0,
+        "claimed_at": 0,
+        "cancel_requested": False,
+        "last_fence": job.fence,
+        "last_end": end.end if end else "",
+        "fence": job.fence + 1,
+    }
+
+
+def _give_up_permit(work: Working, job: Job) -> None:
+    """A woken job that leaves ``available`` without its units hands the promise on."""
+    if job.blocked_on:
+        work.put_counter(_with(work.counter(job.blocked_on), awake=-units_of(job, job.blocked_on)))
+        work.touched[job.blocked_on] = None
+
+
+def _leave_the_line(work: Working, job: Job) -> None:
+    work.put_counter(_with(work.counter(job.blocked_on), blocked=-1))
+    work.touched[job.blocked_on] = None
+
+
+def _end(work: Working, job: Job, *, was_hot: bool, waited: bool) -> None:
+    """A final state: to the archive, or nowhere if nothing is to be kept."""
+    kept_for = job.keep.after(job.state)
+    gone_at = NEVER if kept_for < 0 else work.now + kept_for
+    _forget_edges_to(work, job, cancel_children=waited)
+    if was_hot:
+        work.jobs.put(job.id, None)
+    if kept_for:
+        work.archive.put(job.id, replace(job, finished_at=work.now, gone_at=gone_at, open=0))
+        work.count(job.queue, job.state, +1)
+    for key in job.slots:
+        if not kept_for or not slot_outlives(key, job.state):
+            _free_slot(work, key, job.id)
+    if job.heirs:
+        work.ended.append(job)
+
+
+def _forget_edges_to(work: Working, job: Job, *, cancel_children: bool) -> None:
+    """Nobody waits here any more. Children of a split that is over have nothing left to work for."""
+    if not job.open:
+        return
+    for edge in work.edges_to(job.id):
+        work.edges.put((edge.parent, edge.child), None)
+        child = work.job(edge.parent)
+        if not cancel_children or child is None or child.parent != job.id:
+            continue
+        if child.state is State.RUNNING:
+            work.jobs.put(child.id, replace(child, cancel_requested=True))
+        else:
+            move(work, child, State.CANCELLED, reason="parent_ended")
+
+
+def _free_slot(work: Working, key: str, owner: JobId) -> None:
+    slot = work.slots.get(key)
+    if slot is not None and slot.owner == owner:
+        work.slots.put(key, None)
+
+
+def _take_slots_again(work: Working, job: Job) -> None:
+    """A redriven job owns its keys again. The caller has checked that they are free."""
+    for key in job.slots:
+        work.slots.put(key, Slot(key, job.id))
+
+
+def _wake_who_has_room(work: Working, key: str) -> None:
+    counter = work.counter(key)
+    room = admission.free_units(counter, work.now) - counter.awake
+    while counter.blocked and room > 0 and not key.startswith("kind:"):
+        line = work.blocked(key, min(counter.blocked, room, 100))
+        for job in line:
+            units = units_of(job, key)
+            if units > room:
+                room = 0
+                break
+            room -= units
+            wake(work, job, key)
+        if not line:
+            break
+        counter = work.counter(key)
+    _plan_next_look(work, key)
+
+
+def _plan_next_look(work: Working, key: str) -> None:
+    """One timer a counter, never one a job; a counter that says nothing any more is forgotten."""
+    counter = work.counter(key)
+    if admission.is_idle(counter, work.now):
+        if work.counters.get(key) is not None:
+            work.counters.put(key, None)
+        return
+    wake_at = 0
+    if counter.blocked and not key.startswith("kind:"):
+        head = work.blocked(key, 1)
+        wake_at = admission.looks_again_at(counter, units_of(head[0], key) if head else 1, work.now)
+    elif counter.unit:
+        wake_at = admission.full_at(counter, work.now)
+    if wake_at != counter.wake_at:
+        work.put_counter(replace(counter, wake_at=wake_at))
+
+
+def _with(counter: Counter, blocked: int = 0, awake: int = 0) -> Counter:
+    return replace(counter, blocked=max(0, counter.blocked + blocked), awake=max(0, counter.awake + awake))
+
+
+def taken(needs: tuple[Need, ...], work: Working) -> tuple[Need, ...]:
+    """Those needs whose units come back when the job leaves ``running``: ceilings, and counters without a policy."""
+    return tuple(need for need in needs if not work.counter(need.key).unit)
