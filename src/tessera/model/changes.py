@@ -177,8 +177,12 @@ class Edits(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class AddJob(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """Store a job. The store sets ``created_at``, ``due``, ``expires_at``, ``pass_`` and the state: ``pending`` if held or with open edges,
-    else ``scheduled`` if due ahead, else ``available``. A repeat of the same id and content is no error and no second job."""
+    """Store a job and take its slots.
+
+    The store sets ``created_at``, ``due``, ``expires_at``, ``pass_`` and the state: ``pending`` if held or with open edges, else
+    ``scheduled`` if due ahead, else ``available``. A job with this id and content that is there already, live or archived, is left as
+    it is and named in ``Done.existing``; one with other content refuses the group, and so does a slot that is taken (as ``Free``).
+    """
 
     job: Job
     due: Time = After(0)
@@ -240,7 +244,7 @@ class FreeSlot(msgspec.Struct, frozen=True, gc=False, tag=True):
 
 
 class Count(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """Add to a counter that rules keep for themselves, or with 0 look at it again and wake whoever has room.
+    """Add to a counter that rules keep for themselves (its key begins with ``~``), or with 0 look at it again and wake whoever has room.
 
     The units of running jobs are never written this way: the store moves them with the jobs.
     """
@@ -337,6 +341,9 @@ class Done(msgspec.Struct, frozen=True, gc=False, tag=True):
     """The group was applied, now or by an earlier call of which this one is a repeat."""
 
     replayed: bool = False
+    """Nothing was left to do: the very group was applied before."""
+    existing: tuple[JobId, ...] = ()
+    """Jobs that the group adds and that were there already."""
     edited: Job | None = None
     """Set when ``otherwise`` was taken: the owner of the slot, as edited."""
 

@@ -64,7 +64,7 @@ class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     tenant: str = ""
     stride: int = 0
-    """How far this job moves its tenant's pass on; 0 on queues without fairness."""
+    """How far this job moves its tenant's pass on; 0 = the usual step, where its queue is shared between tenants."""
 
     fence: int = 0
     """Grows with every change of ownership; the one thing a holder's write is checked against."""
@@ -176,8 +176,9 @@ class Extras(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     origin: str = ""
     """The job that this one was made from, by a retry of a completed job or by a named dead-letter queue."""
     join_note: str = ""
-    on_child_dead: str = ""
-    checkpoint: bytes = b""
+    """What a split job wrote to itself for the time after the join."""
+    child_no: int = 0
+    """Place among the children of one split."""
 
 
 _terms_encoder = msgspec.msgpack.Encoder()

@@ -39,10 +39,8 @@ class QueuePolicy(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What holds for one queue. Fields left at None say nothing, so that two layers can be laid over one another."""
 
     paused: bool | None = None
-    fair: bool | None = None
-    """Tenants share the queue by weight. Turned on by the first job that names a tenant."""
     weights: dict[str, float] | None = None
-    """Share of each tenant; 1 for those not named."""
+    """Share of each tenant; 1 for those not named. Tenants share a queue from its first job that names one."""
     events: EventLevel | None = None
 
 

@@ -25,15 +25,15 @@ UNLIMITED: Final = 1 << 52
 def configure(counter: Counter, policy: CounterPolicy | None, version: int, now: int) -> Counter:
     """The counter under the policy of this version. A new rate starts full; a changed one keeps its level, cut to the new capacity."""
     if isinstance(policy, Rate):
-        burst = policy.burst or (1 if policy.exact else policy.limit)
-        refill = policy.limit - burst + 1 if policy.exact else policy.limit
+        burst = _burst(policy)
+        refill = policy.limit - burst + 1 if policy.exact and policy.limit else policy.limit
         capacity = burst * policy.per_ms if policy.limit else 0
         was_rate = counter.unit > 0
         level = settled_level(counter, now) * policy.per_ms // counter.unit if was_rate else capacity
         return replace(
             counter,
             ceiling=-1,
-            refill=max(refill, 0),
+            refill=refill,
             capacity=capacity,
             unit=policy.per_ms,
             level=min(level, capacity),
@@ -42,6 +42,13 @@ def configure(counter: Counter, policy: CounterPolicy | None, version: int, now:
         )
     ceiling = policy.limit if isinstance(policy, Ceiling) else -1
     return replace(counter, ceiling=ceiling, refill=0, capacity=0, unit=0, level=0, level_at=0, version=version)
+
+
+def _burst(policy: Rate) -> int:
+    """Units that may start at once. A burst above an exact limit would break it at the first instant."""
+    if policy.exact:
+        return min(policy.burst or 1, policy.limit)
+    return policy.burst or policy.limit
 
 
 def settled_level(counter: Counter, now: int) -> int:
@@ -79,12 +86,18 @@ def take(counter: Counter, units: int, now: int, *, woken: bool) -> Counter:
     return replace(counter, used=counter.used + units, awake=awake)
 
 
-def give_back(counter: Counter, units: int, now: int) -> Counter:
-    """The counter after a ceiling's units, or the cost of a run that never began, came back."""
-    if counter.unit:
-        level = min(counter.capacity, settled_level(counter, now) + units * counter.unit)
-        return replace(counter, level=level, level_at=now)
+def give_back(counter: Counter, units: int) -> Counter:
+    """The counter after units that a run held came back. They were a ceiling's when the run began, whatever the policy says now:
+    as a credit to a rate they would let more start than it allows."""
     return replace(counter, used=max(0, counter.used - units))
+
+
+def refund(counter: Counter, units: int, now: int) -> Counter:
+    """The counter after the cost of a run that never began came back. A ceiling holds nothing of such a run."""
+    if not counter.unit:
+        return counter
+    level = min(counter.capacity, settled_level(counter, now) + units * counter.unit)
+    return replace(counter, level=level, level_at=now)
 
 
 def looks_again_at(counter: Counter, units: int, now: int) -> int:
@@ -101,11 +114,13 @@ def looks_again_at(counter: Counter, units: int, now: int) -> int:
 
 
 def full_at(counter: Counter, now: int) -> int:
-    """When a rate that nobody uses is full again and can be forgotten; 0 = never by the clock alone."""
+    """When a counter that nobody uses says nothing any more and can be forgotten: it is open and, as a rate, full again.
+    0 = it does already, or the clock alone will not bring it there."""
+    opens = counter.closed_until if counter.closed_until > now else 0
     missing = counter.capacity - settled_level(counter, now)
-    if missing <= 0 or counter.refill == 0:
-        return 0
-    return max(counter.closed_until, now + -(-missing // counter.refill))
+    if missing <= 0:
+        return opens
+    return max(opens, now + -(-missing // counter.refill)) if counter.refill else 0
 
 
 def is_idle(counter: Counter, now: int) -> bool:
@@ -120,6 +135,5 @@ def impossible(policy: CounterPolicy | None, need: Need) -> bool:
     if isinstance(policy, Ceiling):
         return need.units > policy.limit > 0
     if isinstance(policy, Rate):
-        burst = policy.burst or (1 if policy.exact else policy.limit)
-        return need.units > burst > 0
+        return need.units > _burst(policy) > 0
     return False

@@ -70,24 +70,25 @@ class JsonForm(Generic[T]):
     (1, 'a')
     """
 
-    __slots__ = ("_annotation", "_decode")
+    __slots__ = ("_annotation", "_decode", "_encode")
 
     def __init__(self, annotation: Any) -> None:  # noqa: ANN401  an annotation is whatever stands in the source
-        _check_annotation(annotation)
+        has_set = any(isinstance(each, _SETS) for each in _types_of(annotation))
         self._annotation = annotation
+        self._encode: Final = _encode_sorted if has_set else _encode
         self._decode: Final = msgspec.json.Decoder(annotation, dec_hook=_model_from_json).decode
 
     def write(self, value: object) -> bytes:
         """Cast a value and write it as JSON that reads back. Raises ``Misfit``, which may quote the value."""
         cast = self._cast(value)
-        data = write_plain(cast)
+        data = _written(cast, self._encode)
         self._read_back(cast, data)
         return data
 
     def write_exactly(self, value: object) -> bytes:
         """The same, and what reads back equals the cast value: nothing was lost on the way to JSON."""
         cast = self._cast(value)
-        data = write_plain(cast)
+        data = _written(cast, self._encode)
         back = self._read_back(cast, data)
         try:
             change = _change(cast, back)
@@ -133,8 +134,12 @@ def write_plain(value: object) -> bytes:
     >>> write_plain({"lines": 3, "tags": ("a", "b")})
     b'{"lines":3,"tags":["a","b"]}'
     """
+    return _written(value, _encode)
+
+
+def _written(value: object, encode: Callable[[object], bytes]) -> bytes:
     try:
-        return _encode(value)
+        return encode(value)
     except UnicodeEncodeError:
         raise Misfit("", "text with a lone surrogate has no JSON form") from None
     except RecursionError:
@@ -182,6 +187,10 @@ def _validated(model: type[_Model], validate: Callable[[], object]) -> object:
 
 
 _encode: Final = msgspec.json.Encoder(enc_hook=_model_to_json).encode
+# Equal sets iterate in different orders in different processes, but equal arguments must give equal payloads:
+# a repeated id and a fingerprint are compared by bytes. Dicts are sorted only beside a set in the same type.
+_encode_sorted: Final = msgspec.json.Encoder(enc_hook=_model_to_json, order="deterministic").encode
+_SETS: Final = (msgspec.inspect.SetType, msgspec.inspect.FrozenSetType)
 
 
 def _misfit(error: Exception, *, quote: bool) -> Misfit:
@@ -248,12 +257,16 @@ def _parts(value: object) -> Iterator[object]:
         yield from (getattr(value, name) for name in fields)
 
 
-def _check_annotation(annotation: Any) -> None:  # noqa: ANN401  as in JsonForm
+def _types_of(annotation: Any) -> list[msgspec.inspect.Type]:  # noqa: ANN401  as in JsonForm
+    """The types an annotation is made of. Raises ``TypeError`` if one of them has no JSON form."""
     if _has_pydantic_metadata(annotation):
         raise TypeError("constraints of pydantic are checked inside models only; use msgspec.Meta or a model")
-    problem = _unsuitable(msgspec.inspect.type_info(annotation), set())
-    if problem is not None:
-        raise TypeError(problem)
+    found = list(_described(msgspec.inspect.type_info(annotation), set()))
+    for each in found:
+        problem = _unsuitable(each)
+        if problem is not None:
+            raise TypeError(problem)
+    return found
 
 
 def _has_pydantic_metadata(annotation: Any) -> bool:  # noqa: ANN401  as in JsonForm
@@ -263,19 +276,25 @@ def _has_pydantic_metadata(annotation: Any) -> bool:  # noqa: ANN401  as in Json
     return any(_has_pydantic_metadata(each) for each in get_args(annotation))
 
 
-def _unsuitable(node: object, seen: set[int]) -> str | None:
-    """Why a described type, or a part of it, cannot be read from JSON; None if it can."""
-    # Types may contain themselves.
-    if id(node) in seen:
-        return None
-    seen.add(id(node))
+def _unsuitable(node: msgspec.inspect.Type) -> str | None:
+    """Why a described type cannot be read from JSON; None if it can."""
     if isinstance(node, msgspec.inspect.CustomType) and node.cls is not object and not _is_model(node.cls):
         return f"{node.cls.__name__} has no JSON form; use a dataclass, a msgspec.Struct or a pydantic model"
     if isinstance(node, msgspec.inspect.DataclassType) and hasattr(node.cls, "__pydantic_validator__"):
         return f"{node.cls.__name__} is a dataclass of pydantic, whose checks would not run; use a BaseModel"
-    children = node if isinstance(node, tuple) else _parts(node)
-    problems = (_unsuitable(each, seen) for each in children if isinstance(each, msgspec.Struct | tuple))
-    return next((problem for problem in problems if problem is not None), None)
+    return None
+
+
+def _described(node: object, seen: set[int]) -> Iterator[msgspec.inspect.Type]:
+    """A described type and all the types within it, each once, for a type may contain itself."""
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, msgspec.inspect.Type):
+        yield node
+    for part in _parts(node):
+        if isinstance(part, msgspec.inspect.Type | msgspec.inspect.Field | tuple):
+            yield from _described(part, seen)
 
 
 def _is_model(cls: type) -> bool:

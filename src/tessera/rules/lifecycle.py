@@ -49,10 +49,13 @@ TRANSITIONS: Final = (
     Transition(_W, _D, "a child died, or nobody answered in time", odd=True),
     Transition(_W, _X, "cancelled", odd=True),
     Transition(_Q, _A, "released by a person", odd=True),
+    Transition(_Q, _S, "released by a person, due later", odd=True),
     Transition(_Q, _D, "buried by a person", odd=True),
     Transition(_Q, _X, "cancelled", odd=True),
     Transition(_D, _A, "redriven", odd=True),
+    Transition(_D, _S, "redriven, due later", odd=True),
     Transition(_X, _A, "redriven", odd=True),
+    Transition(_X, _S, "redriven, due later", odd=True),
 )
 
 _BY_EDGE: Final = {(t.before, t.after): t for t in TRANSITIONS}

@@ -106,7 +106,10 @@ class Signature:
             arguments, extra = self._read(payload)
         except Misfit as misfit:
             raise InvalidArgument(misfit.where or "arguments", misfit.problem) from None
-        return _joined(write_plain(arguments), {name: write_plain(value) for name, value in extra.items()})
+        return _joined(
+            self._form.write(arguments),
+            {name: self._write_extra(name, value) for name, value in extra.items()},
+        )
 
     def decode(self, payload: bytes, context: object = None) -> tuple[tuple[object, ...], dict[str, object]]:
         """The positional and the keyword arguments of the call, with the context if the handler takes it.

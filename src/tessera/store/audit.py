@@ -59,7 +59,8 @@ def _counters(jobs: Iterable[Job], counters: Mapping[str, Counter]) -> Iterable[
             ("set aside", counter.blocked, blocked[key]),
             ("promised", counter.awake, awake[key]),
         ):
-            if kept != rows and not (what == "used" and counter.unit):
+            # A rule's own counter (``~``) counts what no row says.
+            if kept != rows and not (what == "used" and key.startswith("~")):
                 yield f"counter {key} says {kept} {what}, the rows say {rows}"
 
 

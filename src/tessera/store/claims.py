@@ -126,9 +126,10 @@ class _Turn:
             lease_until=min(until, cap_at) if cap_at else until,
             cap_at=cap_at,
         )
-        if job.stride:
-            lane = (job.queue, job.priority)
-            work.floors.put(lane, max(work.floors.get(lane) or 0, job.pass_))
+        lane = (job.queue, job.priority)
+        floor = work.floors.get(lane)
+        if floor is not None and job.pass_ > floor:
+            work.floors.put(lane, job.pass_)
         leased = work.log_move(State.AVAILABLE, leased, "", request.holder)
         work.count(job.queue, State.AVAILABLE, -1)
         work.count(job.queue, State.RUNNING, +1)

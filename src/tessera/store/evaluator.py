@@ -44,6 +44,7 @@ from tessera.model.changes import (
     TakeSlot,
     Time,
 )
+from tessera.model.ids import JobId
 from tessera.model.job import Job
 from tessera.model.queries import Event
 from tessera.model.states import State
@@ -77,13 +78,16 @@ def apply_group(work: Working, group: Group) -> Answer:
         if refused is not None:
             return _answer_to_refusal(work, group, refused)
     mark = work.mark()
+    existing: list[JobId] = []
     for change in group.changes:
         answer = _apply(work, change)
-        if answer is not None:
+        if isinstance(answer, Refused):
             work.rollback(mark)
-            return answer
+            return _answer_to_refusal(work, group, answer)
+        if answer is not None:
+            existing += answer.existing
     transitions.settle(work)
-    return Done()
+    return Done(replayed=len(existing) == len(group.changes) > 0, existing=tuple(existing))
 
 
 def _answer_to_refusal(work: Working, group: Group, refused: Refused) -> Answer:
@@ -93,9 +97,7 @@ def _answer_to_refusal(work: Working, group: Group, refused: Refused) -> Answer:
         if job.last_fence == guard.fence and job.last_end == guard.end:
             return Done(replayed=True)
     if isinstance(guard, Free) and job is not None:
-        if any(isinstance(change, AddJob) and _is_same(change.job, job) for change in group.changes):
-            return Done(replayed=True)
-        if group.otherwise is not None and job.state in group.otherwise.states:
+        if group.otherwise is not None and job.state in group.otherwise.states and not job.is_final:
             _edit(work, job, group.otherwise.edits)
             transitions.settle(work)
             return Done(edited=work.job(job.id))
@@ -152,7 +154,7 @@ def _why_not_held(work: Working, job: Job | None, fence: int) -> str:
 
 
 def _apply(work: Working, change: Change) -> Answer | None:
-    """Apply one change. An answer means: go no further, take the group back."""
+    """Apply one change. Refused: take the group back. Done: what it asks for is there already."""
     match change:
         case AddJob():
             return _add(work, change)
@@ -177,6 +179,7 @@ def _apply(work: Working, change: Change) -> Answer | None:
             slot = work.slots.get(key)
             if slot is not None and slot.owner == owner:
                 work.slots.put(key, None)
+                _forget_slot(work, owner, key)
         case Count(counter=key, units=units, close=close):
             counter = work.counter(key)
             if units or close is not None:
@@ -186,10 +189,7 @@ def _apply(work: Working, change: Change) -> Answer | None:
         case Link():
             return _link(work, change)
         case SettleEdges(job=key):
-            job = work.archive.get(key)
-            transitions.put_record(work, transitions.FOLLOWUP_SPACE, key.hex(), None)
-            if job is not None:
-                work.ended.append(job)
+            transitions.go_on_settling(work, key)
         case PutRecord(space=space, key=key, value=value, due=due, expires=expires):
             due_at, expires_at = resolve(due, work.now), resolve(expires, work.now)
             transitions.put_record(work, space, key, value, due_at=due_at, expires_at=expires_at)
@@ -198,7 +198,8 @@ def _apply(work: Working, change: Change) -> Answer | None:
         case LogEvent():
             _log(work, change)
         case PublishBlob(upload=upload, sha256=sha256, size=size):
-            chunks, staged = work.source.staged(upload)
+            is_used_up = any(upload == published for published, _, _ in work.blobs)
+            chunks, staged = (0, 0) if is_used_up else work.source.staged(upload)
             if staged != size or (size and not chunks):
                 return Refused(change, version=staged, why=f"{staged} of {size} bytes are staged")
             work.blobs.append((upload, sha256, size))
@@ -221,16 +222,32 @@ def _add(work: Working, change: AddJob) -> Answer | None:
     new = change.job
     taken = work.any_job(new.id)
     if taken is not None:
-        return Done(replayed=True) if _is_same(new, taken) else Refused(change, taken, why="the id is taken")
+        return Done(existing=(new.id,)) if _is_same(new, taken) else Refused(change, taken, why="the id is taken")
+    for key in new.slots:
+        slot = work.slot(key)
+        if slot is not None:
+            return Refused(Free(key), work.any_job(slot.owner), why="the key is taken")
+        work.slots.put(key, Slot(key, new.id))
     due = max(resolve(change.due, work.now), work.now)
     deadline = resolve(change.deadline, work.now)
     bounds = [bound for bound in (due + change.expires if change.expires else 0, deadline) if bound]
-    job = replace(new, created_at=work.now, due=due, deadline=deadline, expires_at=min(bounds, default=0), event_count=0)
+    job = replace(
+        new,
+        # An id may be used again: no lease of a former job of that name may pass for one of this.
+        fence=max(new.fence, work.now * 1_000),
+        created_at=work.now,
+        due=due,
+        deadline=deadline,
+        expires_at=min(bounds, default=0),
+        event_count=0,
+    )
     if not change.after:
         transitions.add(work, job)
         return None
     transitions.add(work, replace(job, held=True))
     for edge in change.after:
+        if work.job(job.id) is None and work.any_job(edge.parent) is not None:
+            continue  # a parent before this one ended badly, and the job with it
         refused = _link(work, Link(edge))
         if refused is not None:
             return refused
@@ -246,7 +263,8 @@ def _move(work: Working, change: MoveJob) -> Answer | None:
     job = work.any_job(change.job)
     if job is None:
         return Refused(change, why="there is no such job")
-    why = transitions.refusal(job, change.to, change.edits)
+    due = resolve(change.due, work.now)
+    why = transitions.refusal(job, transitions.landing(change.to, due, work.now), change.edits)
     if why:
         return Refused(change, job, why=why)
     if job.is_final:
@@ -258,7 +276,7 @@ def _move(work: Working, change: MoveJob) -> Answer | None:
         work,
         job,
         change.to,
-        due=resolve(change.due, work.now),
+        due=due,
         fields=transitions.edited(job, change.edits, work.now),
         end=change.end,
         reason=change.reason,
@@ -284,6 +302,8 @@ def _edit(work: Working, job: Job, edits: Edits) -> None:
 
 def _link(work: Working, change: Link) -> Answer | None:
     edge = change.edge
+    if edge.parent == edge.child:
+        return Refused(change, why="a job cannot wait for itself")
     parent, child = work.any_job(edge.parent), work.job(edge.child)
     if parent is None or child is None:
         return Refused(change, why="there is no such parent job" if parent is None else "the dependent job is not live")
@@ -299,6 +319,14 @@ def _link(work: Working, change: Link) -> Answer | None:
     else:
         work.jobs.put(parent.id, replace(parent, heirs=parent.heirs + 1))
     return None
+
+
+def _forget_slot(work: Working, owner: JobId, key: str) -> None:
+    """A key that was given up is not among those that the owner takes again at a redrive."""
+    job = work.any_job(owner)
+    if job is not None and key in job.slots:
+        table = work.archive if job.is_final else work.jobs
+        table.put(owner, replace(job, slots=tuple(slot for slot in job.slots if slot != key)))
 
 
 def _log(work: Working, change: LogEvent) -> None:

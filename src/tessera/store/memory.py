@@ -240,7 +240,8 @@ class MemoryStore:
     async def claim(self, request: ClaimRequest) -> Claimed:
         with self._writing() as work:
             claimed = claims.claim(work, request)
-        next_due = self._next_due({want.queue for want in request.wants})
+        with self._reading():
+            next_due = self._next_due({want.queue for want in request.wants})
         return Claimed(
             claimed.jobs, claimed.now, next_due, claimed.set_aside, claimed.policy_version, claimed.replan
         )

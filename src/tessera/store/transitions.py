@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -24,6 +25,7 @@ SETTLED_AT_ONCE: Final = 1_000
 """Edges an end settles in its own commit; a follow-up record has a duty go on."""
 KEPT_ENDS: Final = 10
 FOLLOWUP_SPACE: Final = "~followup"
+_followup: Final = msgspec.msgpack.Decoder(tuple[State, int])
 
 
 def slot_outlives(key: str, state: State) -> bool:
@@ -32,14 +34,22 @@ def slot_outlives(key: str, state: State) -> bool:
 
 
 def refusal(job: Job, to: State, edits: Edits) -> str:
-    """Why the state machine refuses this move; '' if it does not."""
+    """Why the state machine refuses this move; '' if it does not. ``to`` is where the job would land: ``scheduled`` if due ahead."""
     if not lifecycle.allowed(job.state, to):
         return f"a {job.state} job cannot become {to}"
-    if to is State.AVAILABLE and job.state in (State.PENDING, State.WAITING) and job.open:
-        return f"it still waits for {job.open} other job{'s' if job.open > 1 else ''}"
-    if to is State.AVAILABLE and job.state is State.PENDING and job.held and edits.held is not False:
-        return "it is held until it is promoted"
+    if to in (State.RUNNING, State.BLOCKED):
+        return "only a claim leases a job or sets it aside"
+    if to in (State.AVAILABLE, State.SCHEDULED) and job.state in (State.PENDING, State.WAITING):
+        if job.open:
+            return f"it still waits for {job.open} other job{'s' if job.open > 1 else ''}"
+        if job.state is State.PENDING and job.held and edits.held is not False:
+            return "it is held until it is promoted"
     return ""
+
+
+def landing(to: State, due: int, now: int) -> State:
+    """Where a move ends: what shall be available but is due ahead is scheduled."""
+    return State.SCHEDULED if to is State.AVAILABLE and due > now else to
 
 
 def edited(job: Job, edits: Edits, now: int) -> dict[str, Any]:
@@ -83,17 +93,20 @@ def move(
 ) -> Job:
     """Bring a job to another state with all that follows from it. The caller has asked ``refusal``."""
     before = job.state
-    if to is State.AVAILABLE and due > work.now:
-        to = State.SCHEDULED
+    to = landing(to, due, work.now)
+    if job.cancel_requested and before in (State.RUNNING, State.WAITING) and to in (State.AVAILABLE, State.SCHEDULED):
+        # Whoever ends the attempt may not have seen the request yet; a cancel that was acknowledged is not lost to that race.
+        to, reason = State.CANCELLED, reason or "cancelled"
     values: dict[str, Any] = {"state": to, "reason": reason, "blocked_on": ""}
     if before is State.RUNNING:
         values |= _lease_ended(work, job, end, refund)
+        values["cancel_requested"] = job.cancel_requested and to is State.WAITING
     elif before is State.AVAILABLE:
         _give_up_permit(work, job)
     elif before is State.BLOCKED:
         _leave_the_line(work, job)
     elif before in FINAL:
-        values |= {"fence": job.fence + 1, "finished_at": 0, "gone_at": 0, "result": None, "open": 0}
+        values |= {"fence": job.fence + 1, "finished_at": 0, "gone_at": 0, "result": None}
         work.archive.put(job.id, None)
     if end is not None:
         values["ends"] = (*job.ends[1 - KEPT_ENDS :], replace(end, ended_at=work.now))
@@ -103,7 +116,7 @@ def move(
         values["due"] = due
     moved = replace(job, **values)
     if to is State.AVAILABLE:
-        moved = _ready(work, moved, keeps_place=before is State.BLOCKED or refund)
+        moved = _ready(work, moved, before, gave_back=refund)
     moved = work.log_move(before, moved, end.end if end else "", by)
     work.count(job.queue, before, -1)
     if to in FINAL:
@@ -142,6 +155,9 @@ def drop(work: Working, job: Job, what: str, by: str = "") -> None:
     """Remove the row, hot or archived, and all it owns."""
     if job.is_final:
         work.archive.put(job.id, None)
+        if job.heirs:
+            # Those on hold for its redrive, and those whose turn a follow-up has not come to yet.
+            work.ended.append((job.id, job.state, 0))
     else:
         if job.state is State.RUNNING:
             _lease_ended(work, job, None, refund=False)
@@ -152,7 +168,7 @@ def drop(work: Working, job: Job, what: str, by: str = "") -> None:
         work.jobs.put(job.id, None)
         _forget_edges_to(work, job, cancel_children=job.state is State.WAITING)
         if job.heirs:
-            work.ended.append(replace(job, state=State.CANCELLED))
+            work.ended.append((job.id, State.CANCELLED, 0))
     work.count(job.queue, job.state, -1)
     for key in job.slots:
         _free_slot(work, key, job.id)
@@ -164,31 +180,52 @@ def settle(work: Working) -> None:
     """Finish what the moves of this group set off: settle edges of jobs that ended, wake whoever has room. Moves may set off more."""
     while work.ended or work.touched:
         while work.ended:
-            settle_edges(work, work.ended.pop())
+            settle_edges(work, *work.ended.pop())
         if work.touched:
             key = next(iter(work.touched))
             del work.touched[key]
             _wake_who_has_room(work, key)
 
 
-def settle_edges(work: Working, parent: Job) -> None:
-    """Tell the jobs that wait for this one how it ended."""
-    edges = work.edges_from(parent.id, SETTLED_AT_ONCE + 1)
-    for edge in edges[:SETTLED_AT_ONCE]:
-        settle_edge(work, edge, parent.state)
-    if len(edges) > SETTLED_AT_ONCE:
-        put_record(work, FOLLOWUP_SPACE, parent.id.hex(), b"settle", due_at=work.now)
+def settle_edges(work: Working, parent: JobId, ended_as: State, passed_over: int = 0) -> None:
+    """Tell the jobs that wait for this one how it ended, so many at once; a follow-up says how to go on, for its row may be gone.
+
+    ``passed_over`` edges come first in the order and stay: their jobs are on hold.
+    """
+    edges = work.edges_from(parent, passed_over + SETTLED_AT_ONCE + 1)
+    is_gone = work.any_job(parent) is None
+    on_hold = sum(
+        not settle_edge(work, edge, ended_as, is_gone=is_gone)
+        for edge in edges[passed_over : passed_over + SETTLED_AT_ONCE]
+    )
+    if len(edges) > passed_over + SETTLED_AT_ONCE:
+        how = msgspec.msgpack.encode((ended_as, passed_over + on_hold))
+        put_record(work, FOLLOWUP_SPACE, parent.hex(), how, due_at=work.now)
 
 
-def settle_edge(work: Working, edge: Edge, ended_as: State) -> None:
-    """One dependant: go on, be cancelled or dead with the parent, or be held until the parent is redriven."""
+def go_on_settling(work: Working, parent: JobId) -> None:
+    """Do what the follow-up says. A parent that was redriven meanwhile settles its edges when it ends again."""
+    followup = work.records.get((FOLLOWUP_SPACE, parent.hex()))
+    put_record(work, FOLLOWUP_SPACE, parent.hex(), None)
+    if work.job(parent) is not None:
+        return
+    if followup is not None and followup.value is not None:
+        ended_as, passed_over = _followup.decode(followup.value)
+        work.ended.append((parent, ended_as, passed_over))
+    elif (job := work.archive.get(parent)) is not None:
+        work.ended.append((parent, job.state, 0))
+
+
+def settle_edge(work: Working, edge: Edge, ended_as: State, *, is_gone: bool = False) -> bool:
+    """One dependant: go on, be cancelled or dead with the parent, or be held until the parent is redriven (then the answer is False).
+    A parent whose row is gone will never be redriven, so nobody is held for it."""
     child = work.job(edge.child)
     satisfied = edge.on == "ended" or ended_as is State.COMPLETED or edge.otherwise == "go"
-    if not satisfied and edge.otherwise == "hold" and child is not None:
-        return
+    if not satisfied and edge.otherwise == "hold" and child is not None and not is_gone:
+        return False
     work.edges.put((edge.parent, edge.child), None)
     if child is None or child.state not in (State.PENDING, State.WAITING):
-        return
+        return True
     child = replace(child, open=child.open - 1)
     work.jobs.put(child.id, child)
     if not satisfied:
@@ -197,6 +234,7 @@ def settle_edge(work: Working, edge: Edge, ended_as: State) -> None:
         move(work, child, State.DEAD if edge.otherwise == "dead" else State.CANCELLED, reason=reason)
     elif child.open == 0 and not child.held:
         move(work, child, State.AVAILABLE, due=child.due)
+    return True
 
 
 def put_record(work: Working, space: str, key: str, value: bytes | None, *, due_at: int = 0, expires_at: int = 0) -> None:
@@ -217,16 +255,27 @@ def put_record(work: Working, space: str, key: str, value: bytes | None, *, due_
 # Pieces of a move -------------------------------------------------------------------------------------------------------
 
 
-def _ready(work: Working, job: Job, *, keeps_place: bool = False) -> Job:
-    """Place a job in the ready order: never before what was claimed already, never due in the past."""
-    due = max(job.due, work.now)
-    if not job.stride:
+def _ready(work: Working, job: Job, came_from: State | None = None, *, gave_back: bool = False) -> Job:
+    """Place a job in the ready order.
+
+    What was set aside or given back keeps its place and what was scheduled is ordered by its due time; all else queues up behind.
+    A lane (queue and priority) is fair from its first job with a tenant on: then everybody in it takes a pass, and nobody
+    comes before what was claimed already.
+    """
+    kept = gave_back or came_from is State.BLOCKED
+    # A job that is promoted before its time is due now: else it would stand behind all that became due since.
+    due = min(job.due, work.now) if kept or came_from is State.SCHEDULED else work.now
+    lane = (job.queue, job.priority)
+    floor = work.floors.get(lane)
+    if floor is None and not job.stride:
         return replace(job, pass_=0, due=due)
-    floor = work.floors.get((job.queue, job.priority)) or 0
-    if keeps_place:
+    if floor is None:
+        floor = 0
+        work.floors.put(lane, floor)
+    if kept:
         return replace(job, pass_=max(job.pass_, floor), due=due)
     key = (job.queue, job.priority, job.tenant)
-    tag = ordering.next_pass(work.passes.get(key) or 0, floor, job.stride)
+    tag = ordering.next_pass(work.passes.get(key) or 0, floor, job.stride or ordering.PASS_SCALE)
     work.passes.put(key, tag)
     return replace(job, pass_=tag, due=due)
 
@@ -234,13 +283,13 @@ def _ready(work: Working, job: Job, *, keeps_place: bool = False) -> Job:
 def _lease_ended(work: Working, job: Job, end: End | None, refund: bool) -> dict[str, Any]:
     """Give units back and make the old lease worthless."""
     for need in job.holds:
-        work.put_counter(admission.give_back(work.counter(need.key), need.units, work.now))
+        work.put_counter(admission.give_back(work.counter(need.key), need.units))
         work.touched[need.key] = None
     if refund:
         held = {need.key for need in job.holds}
         for need in job.needs:
             if need.key not in held:
-                work.put_counter(admission.give_back(work.counter(need.key), need.units, work.now))
+                work.put_counter(admission.refund(work.counter(need.key), need.units, work.now))
                 work.touched[need.key] = None
     return {
         "holds": (),
@@ -248,7 +297,6 @@ def _lease_ended(work: Working, job: Job, end: End | None, refund: bool) -> dict
         "lease_until": 0,
         "cap_at": 0,
         "claimed_at": 0,
-        "cancel_requested": False,
         "last_fence": job.fence,
         "last_end": end.end if end else "",
         "fence": job.fence + 1,
@@ -281,7 +329,7 @@ def _end(work: Working, job: Job, *, was_hot: bool, waited: bool) -> None:
         if not kept_for or not slot_outlives(key, job.state):
             _free_slot(work, key, job.id)
     if job.heirs:
-        work.ended.append(job)
+        work.ended.append((job.id, job.state, 0))
 
 
 def _forget_edges_to(work: Working, job: Job, *, cancel_children: bool) -> None:
@@ -340,7 +388,7 @@ def _plan_next_look(work: Working, key: str) -> None:
     if counter.blocked and not key.startswith("kind:"):
         head = work.blocked(key, 1)
         wake_at = admission.looks_again_at(counter, units_of(head[0], key) if head else 1, work.now)
-    elif counter.unit:
+    else:
         wake_at = admission.full_at(counter, work.now)
     if wake_at != counter.wake_at:
         work.put_counter(replace(counter, wake_at=wake_at))

@@ -167,8 +167,8 @@ class Working:
         self.policy_bumped = False
         self.touched: dict[str, None] = {}
         """Counters to look at again before the group ends, in order of first touch."""
-        self.ended: list[Job] = []
-        """Jobs that ended with heirs, their edges still to be settled."""
+        self.ended: list[tuple[JobId, State, int]] = []
+        """Jobs that ended with heirs, how they ended, and how many of their edges to pass over: those still to be settled."""
 
     # Reads ------------------------------------------------------------------------------------------------------------
 
@@ -289,8 +289,13 @@ def _says_something(net: Net) -> bool:
 
 def wakes_somebody(net: Net) -> bool:
     """Whether the change may let a worker start something, or ends a job that somebody waits for."""
+    if net.policy_bumps:  # a queue that is resumed, a ceiling that is raised
+        return True
     for row in net.jobs:
-        after = row.after
-        if after is not None and after.state in (State.AVAILABLE, State.SCHEDULED):
+        before, after = row.before, row.after
+        if after is None:
+            if before is not None and before.watched:  # ended; whether a row of it is kept does not matter
+                return True
+        elif after.state in (State.AVAILABLE, State.SCHEDULED):
             return True
-    return any(row.after is not None and row.after.watched for row in net.archive)
+    return False

@@ -1,0 +1,99 @@
+"""From a URL to a store: the only place that names concrete stores. Drivers are imported when a URL asks for them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from tessera import seam
+from tessera.model.errors import ConfigError
+from tessera.store.protocol import Store
+
+DEFAULT_URL = "sqlite:///tessera.db"
+_TO_COME = ("postgresql", "postgres", "mysql", "mariadb", "redis", "rediss", "redis+sentinel", "redis+cluster")
+
+
+class Backend(Protocol):
+    """One store, and as many handles on it as one likes."""
+
+    @property
+    def url(self) -> str:
+        """The URL without a password."""
+        ...
+
+    def handle(self, *, blocking: bool) -> Store:
+        """A handle, not opened yet, of one colour."""
+        ...
+
+    def close(self) -> None:
+        """Give up what all handles share, after each of them was closed."""
+        ...
+
+
+def connect(url: str) -> Backend:
+    """The backend behind a URL; nothing is opened yet. Raises ConfigError for a URL that leads nowhere.
+
+    ``memory://`` lives and dies with the backend. ``sqlite:///work.db`` is relative to the working directory, ``sqlite:////var/work.db``
+    absolute; ``?synchronous=normal`` trades the last few commits before a power cut for speed, ``?unsafe_filesystem=1`` skips the check
+    for network file systems.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "memory":
+        return _memory(url)
+    if parts.scheme == "sqlite":
+        return _sqlite(url, parts)
+    if parts.scheme in _TO_COME:
+        raise ConfigError([f"url: {parts.scheme}:// is not offered by this version of Tessera; use sqlite:/// or memory://"])
+    raise ConfigError([f"url: {url!r} is no store URL; begin it with sqlite:/// or memory://"])
+
+
+class _MemoryBackend:
+    def __init__(self, url: str) -> None:
+        from tessera.store.memory import World
+
+        self.url = url
+        self._world = World(seam.random_bytes(16), seam.now_ms)
+
+    def handle(self, *, blocking: bool) -> Store:
+        from tessera.store.memory import MemoryStore
+
+        return MemoryStore(self._world, blocking=blocking)
+
+    def close(self) -> None:
+        """Nothing is held that the garbage collector does not know of."""
+
+
+def _memory(url: str) -> Backend:
+    return _MemoryBackend(url)
+
+
+class _SqliteBackend:
+    def __init__(self, url: str, path: str, synchronous: str, unsafe_filesystem: bool) -> None:
+        from tessera.store.sqlite import SqliteFile
+
+        self.url = url
+        self._file = SqliteFile(path, synchronous=synchronous, unsafe_filesystem=unsafe_filesystem)
+
+    def handle(self, *, blocking: bool) -> Store:
+        from tessera.store.sqlite import SqliteStore
+
+        return SqliteStore(self._file, blocking=blocking)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _sqlite(url: str, parts: SplitResult) -> Backend:
+    problems = []
+    path = unquote(parts.path.removeprefix("/"))
+    if parts.netloc or not path or path == ":memory:":
+        problems.append(f"url: {url!r} names no file; write sqlite:///work.db, or sqlite:////absolute/work.db")
+    known = {"synchronous": "full", "unsafe_filesystem": "0"}
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    problems += [f"url: {name!r} is no option of sqlite://; there are: {', '.join(known)}" for name in options.keys() - known.keys()]
+    options = {**known, **options}
+    if options["synchronous"].lower() not in ("full", "normal"):
+        problems.append(f"url: synchronous={options['synchronous']!r}; it is full or normal")
+    if problems:
+        raise ConfigError(problems)
+    return _SqliteBackend(url, path, options["synchronous"].lower(), options["unsafe_filesystem"] == "1")

@@ -1,0 +1,126 @@
+"""Storing jobs: one, or many in one atomic call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from tessera import seam
+from tessera.engine.policies import Policies
+from tessera.model.changes import AddJob, Answer, Done, Free, Group, Link, Refused
+from tessera.model.errors import Conflict, IdConflict, InvalidArgument, InvalidMember, TesseraError, TooLarge
+from tessera.model.ids import JobId, key_of_given_id, show_id
+from tessera.rules.drafts import Draft, add_job
+from tessera.store.protocol import Store
+
+OnConflict = Literal["error", "skip"]
+BULK_LIMIT = 100_000
+"""Most jobs of one atomic call."""
+
+
+class Enqueued(msgspec.Struct, frozen=True, gc=False):
+    """Where a draft went."""
+
+    id: JobId
+    created: bool
+    """False: the job was there already, under this id or as the owner of the unique key."""
+
+
+async def enqueue(store: Store, policies: Policies, draft: Draft) -> Enqueued:
+    """Store one job. A job that holds the unique key, or the same id with the same content, is the answer and no error.
+
+    Raises IdConflict, InvalidArgument (an unknown job in ``depends_on``), StoreError.
+    """
+    policy = await policies.recent(store)
+    key = _key(store, draft)
+    [answer] = await store.commit([Group(changes=(add_job(draft, key, policy.queue(draft.queue)),))])
+    return _enqueued(key, draft, answer)
+
+
+async def enqueue_many(
+    store: Store, policies: Policies, drafts: Sequence[Draft], on_conflict: OnConflict = "error"
+) -> list[Enqueued]:
+    """Store many jobs in one atomic call, in order; members may wait for members before them.
+
+    ``error``: one member whose unique key or id is taken by another job, or that is wrong, and nothing is stored; InvalidMember
+    names it. ``skip``: such members are left out and say ``created=False``.
+    """
+    if len(drafts) > BULK_LIMIT:
+        raise TooLarge("jobs", len(drafts), BULK_LIMIT)
+    policy = await policies.recent(store)
+    keys = [_key(store, draft) for draft in drafts]
+    adds = [add_job(draft, key, policy.queue(draft.queue)) for draft, key in zip(drafts, keys, strict=True)]
+    if on_conflict == "skip":
+        answers = await store.commit([Group(changes=(add,)) for add in adds])
+        return [_member(i, key, draft, answers[i]) for i, (key, draft) in enumerate(zip(keys, drafts, strict=True))]
+    _refuse_repeats(drafts)
+    if not adds:
+        return []
+    [answer] = await store.commit([Group(changes=tuple(adds))])
+    if isinstance(answer, Refused):
+        index = _index_of(answer, adds)
+        raise InvalidMember(index, _bulk_error(drafts[index], answer))
+    there_already = set(answer.existing)
+    return [Enqueued(key, key not in there_already) for key in keys]
+
+
+def _key(store: Store, draft: Draft) -> JobId:
+    return key_of_given_id(store.installation, draft.given_id) if draft.given_id else seam.new_id()
+
+
+def _enqueued(key: JobId, draft: Draft, answer: Answer) -> Enqueued:
+    if isinstance(answer, Done):
+        return Enqueued(key, not answer.existing)
+    if isinstance(answer.guard, Free) and answer.job is not None and answer.guard.slot == draft.unique_key:
+        return Enqueued(answer.job.id, False)
+    raise _error(draft, answer)
+
+
+def _member(index: int, key: JobId, draft: Draft, answer: Answer) -> Enqueued:
+    try:
+        return _enqueued(key, draft, answer)
+    except IdConflict:
+        return Enqueued(key, False)
+    except TesseraError as error:
+        raise InvalidMember(index, error) from error
+
+
+def _error(draft: Draft, refused: Refused) -> TesseraError:
+    guard, job = refused.guard, refused.job
+    if isinstance(guard, Link):
+        return InvalidArgument("depends_on", f"{show_id(guard.edge.parent)}: {refused.why}")
+    if isinstance(guard, AddJob) and job is not None:
+        pairs = (("kind", draft.kind, job.kind), ("queue", draft.queue, job.queue), ("payload", draft.payload, job.payload))
+        return IdConflict(draft.given_id, next((what for what, new, old in pairs if new != old), "content"))
+    return Conflict(refused.why)
+
+
+def _bulk_error(draft: Draft, refused: Refused) -> TesseraError:
+    if isinstance(refused.guard, Free) and refused.guard.slot == draft.unique_key and refused.job is not None:
+        return Conflict(f"its unique key is held by job {show_id(refused.job.id)}; use on_conflict='skip' to leave it out")
+    return _error(draft, refused)
+
+
+def _index_of(refused: Refused, adds: Iterable[AddJob]) -> int:
+    guard = refused.guard
+    for index, add in enumerate(adds):
+        if isinstance(guard, AddJob) and guard.job.id == add.job.id:
+            return index
+        if isinstance(guard, Free) and guard.slot in add.job.slots:
+            return index
+        if isinstance(guard, Link) and guard.edge.child == add.job.id:
+            return index
+    raise AssertionError(f"a bulk enqueue was refused for what it does not hold: {refused}")
+
+
+def _refuse_repeats(drafts: Sequence[Draft]) -> None:
+    """Two members of one call that exclude each other: the second one is named."""
+    seen: dict[str, int] = {}
+    for index, draft in enumerate(drafts):
+        for what, key in (("id", draft.given_id and f"id:{draft.given_id}"), ("unique key", draft.unique_key)):
+            if key and key in seen:
+                raise InvalidMember(index, Conflict(f"its {what} is that of jobs[{seen[key]}] in the same call"))
+            if key:
+                seen[key] = index

@@ -1,0 +1,49 @@
+"""Ending attempts: many at once, each fenced for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tessera import seam
+from tessera.model.changes import Done, Refused
+from tessera.model.errors import StaleLease, TesseraError
+from tessera.model.ids import show_id
+from tessera.model.job import Extras, Job
+from tessera.model.outcomes import Outcome
+from tessera.rules import endings
+from tessera.store.protocol import Store
+
+
+class Finish(msgspec.Struct, frozen=True, gc=False):
+    """One attempt that ended: the job as claimed, how it ended, and what the run leaves behind."""
+
+    job: Job
+    outcome: Outcome
+    extras: Extras | None = None
+
+
+async def finish(store: Store, finishes: Sequence[Finish]) -> list[TesseraError | None]:
+    """Write the ends of several attempts in one commit. One answer each: None, or why nothing of it was written.
+
+    A stale lease is ``StaleLease`` for that attempt and no trouble for its neighbours. Safe to repeat after OutcomeUnknown:
+    a lease that already ended this way is answered None.
+    """
+    now = seam.now_ms()
+    groups = [
+        endings.ending(f.job, f.outcome, random=seam.random(), now=now, extras=_merged(f.job, f.extras)) for f in finishes
+    ]
+    answers = await store.commit(groups)
+    return [
+        None if isinstance(answer, Done) else _why(finished.job, answer)
+        for finished, answer in zip(finishes, answers, strict=True)
+    ]
+
+
+def _merged(job: Job, extras: Extras | None) -> Extras | None:
+    return None if extras is None else endings.merged_extras(job, extras)
+
+
+def _why(job: Job, refused: Refused) -> StaleLease:
+    return StaleLease(show_id(job.id), job.fence, refused.why)
