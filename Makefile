@@ -12,6 +12,7 @@ BIN := $(VENV)/bin
 VERSIONS := 3.11 3.12 3.13 3.14
 COVERAGE_DATA := $(CURDIR)/.coverage-data
 SKIPS := $(CURDIR)/.test-skips
+EVIDENCE := $(CURDIR)/.test-evidence
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
 
 # What counts as installed: the content of pyproject.toml, and the place, since an editable install holds paths.
@@ -29,12 +30,14 @@ run: install-run ## real work on the files of a folder: make run [DIR=/some/fold
 	@$(BIN)/tessera demo "$(DIR)"
 
 test: install-test lint ## the whole suite: format, lint, types, layers, tests, coverage
-	@rm -rf "$(COVERAGE_DATA)" "$(SKIPS)" && mkdir -p "$(COVERAGE_DATA)"
+	@rm -rf "$(COVERAGE_DATA)" "$(SKIPS)" "$(EVIDENCE)" && mkdir -p "$(COVERAGE_DATA)"
 	@$(say) 'tests, $(WORKERS) at a time, measured'
-	@COVERAGE_FILE="$(COVERAGE_DATA)/run" TESSERA_TEST_SKIPS="$(SKIPS)" \
+	@COVERAGE_FILE="$(COVERAGE_DATA)/run" TESSERA_TEST_SKIPS="$(SKIPS)" TESSERA_TEST_EVIDENCE="$(EVIDENCE)" \
 	    $(BIN)/coverage run -m pytest -q -n $(WORKERS) -m 'not serial'
 	@$(say) 'serial checks, alone and unmeasured'
-	@TESSERA_TEST_SKIPS="$(SKIPS)" $(BIN)/python -m pytest -q -m serial
+	@TESSERA_TEST_SKIPS="$(SKIPS)" TESSERA_TEST_EVIDENCE="$(EVIDENCE)" $(BIN)/python -m pytest -q -m serial
+	@$(say) 'the capability table says what these tests showed'
+	@$(BIN)/python docs/generate_capabilities.py --check
 	@$(say) 'branch coverage: at least 98 % of rules, 92 % of the rest'
 	@COVERAGE_FILE="$(COVERAGE_DATA)/run" $(BIN)/coverage combine --quiet
 	@COVERAGE_FILE="$(COVERAGE_DATA)/run" $(BIN)/coverage report --include='src/tessera/rules/*' --fail-under=98
@@ -78,7 +81,7 @@ docs: install-test ## write the generated pages anew
 	done; test -n "$$found" || $(say) 'none yet'
 
 clean: ## remove caches, builds and measurements; .venv stays (rm -r .venv)
-	@rm -rf .coverage* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .test-skips build dist
+	@rm -rf .coverage* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .test-skips .test-evidence build dist
 	@find . -name .venv -prune -o -name .git -prune -o -name __pycache__ -type d -print | xargs rm -rf
 	@$(say) 'clean'
 

@@ -5,7 +5,7 @@ import os
 import pytest
 from hypothesis import settings
 
-from tests import skip_report
+from tests import evidence, skip_report
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -14,6 +14,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("tessera", deadline=None, print_blob=True)
     settings.load_profile("tessera")
     skip_report.install(config)
+    evidence.install(config)
 
 
 def _forget_the_users_settings() -> None:

@@ -125,8 +125,12 @@ class _Table(Generic[K, V]):
         self._rows[key] = row
         self._dirty.add(key)
 
-    def keep(self, key: K, row: V) -> V | None:
-        """A row that a query found; what is known already is newer."""
+    def knows(self, key: K) -> bool:
+        """Whether the row, or that there is none, was read or written here."""
+        return key in self._rows
+
+    def keep(self, key: K, row: V | None) -> V | None:
+        """A row that a query found, or None for one that it looked for in vain; what is known already is newer."""
         if key not in self._rows:
             self._rows[key] = self._stored[key] = row
         return self._rows[key]

@@ -1,1 +1,5 @@
-""""""
+"""The worker: claims jobs, runs their handlers, keeps their leases meanwhile and writes how they ended.
+
+One job's way through it: ``fetcher`` claims, ``slots`` starts, ``executor`` runs and names the outcome, ``completer`` writes it.
+Beside them, on a thread and a store handle of their own so that no handler can stop them: ``renewer`` and ``upkeep``.
+"""

@@ -24,7 +24,7 @@ UNSAFE: Final = frozenset(
 UNSAFE_FUSE: Final = frozenset(
     """
     beegfs ceph ceph-fuse curlftpfs davfs2 gcsfuse glusterfs google-drive-ocamlfuse goofys juicefs lizardfs mfs moosefs
-    mount.davfs mount-s3 ntfs-3g.remote osxfs rclone s3fs s3ql seaweedfs sshfs vmhgfs-fuse
+    mount.davfs mount-s3 osxfs rclone s3fs s3ql seaweedfs sshfs vmhgfs-fuse
     """.split()
 )
 """What stands behind ``fuse.``."""

@@ -51,8 +51,10 @@ COUNTER_COLUMNS: Final = Counter.__struct_fields__
 
 
 def filled(query: str) -> str:
-    """A query with the lists of columns put in for ``{job}`` and ``{done}``."""
-    return query.replace("{job}", ", ".join(JOB_COLUMNS)).replace("{done}", ", ".join(DONE_COLUMNS))
+    """A query with the lists of columns put in for ``{job}``, ``{done}`` and ``{counter}``."""
+    for name, columns in (("{job}", JOB_COLUMNS), ("{done}", DONE_COLUMNS), ("{counter}", COUNTER_COLUMNS)):
+        query = query.replace(name, ", ".join(columns))
+    return query
 
 
 # What seldom says anything ------------------------------------------------------------------------------------------------
@@ -206,9 +208,19 @@ def counter_of(row: Values) -> Counter:
     return Counter(**dict(zip(COUNTER_COLUMNS, row, strict=True)))
 
 
+def row_of_counter(counter: Counter) -> Values:
+    """The columns ``COUNTER_COLUMNS`` of a counter."""
+    return msgspec.structs.astuple(counter)
+
+
 def record_of(row: Values) -> Record:
     """A record from (space, key, version, value, written_at, due_at, expires_at)."""
     return Record(*row)
+
+
+def row_of_record(record: Record) -> Values:
+    """The columns of ``record_of``."""
+    return msgspec.structs.astuple(record)
 
 
 def edge_of(row: Values) -> Edge:

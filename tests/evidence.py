@@ -1,0 +1,65 @@
+"""The record of a run: which test, marked with which capability, passed on which store. ``docs/capabilities.md`` is made from it.
+
+Every process of a parallel run appends lines to the file that ``TESSERA_TEST_EVIDENCE`` names; a line is one test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+STORES = ("memory", "sqlite")
+VARIABLE = "TESSERA_TEST_EVIDENCE"
+
+
+def marked_ids(item: pytest.Item) -> list[str]:
+    """The capabilities that a test says it shows."""
+    return sorted({str(name) for mark in item.iter_markers("capability") for name in mark.args})
+
+
+def stores_of(item: pytest.Item) -> list[str]:
+    """Where the test ran: by the mark ``store``, else by its parameters, else by its folder, else on the reference."""
+    named = [str(name) for mark in item.iter_markers("store") for name in mark.args]
+    if named:
+        return named
+    callspec = getattr(item, "callspec", None)
+    words = set() if callspec is None else set(str(callspec.id).replace("-", " ").replace("_", " ").split())
+    found = [store for store in STORES if store in words]
+    if found:
+        return found
+    return [store for store in STORES if f"/{store}/" in item.nodeid] or ["memory"]
+
+
+class Recorder:
+    """The pytest plugin."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Iterator[None]:
+        report = yield
+        ids = marked_ids(item)
+        if ids and call.when == "call":
+            line = {
+                "test": item.nodeid.split("[")[0],
+                "ids": ids,
+                "stores": stores_of(item),
+                "outcome": report.outcome,  # type: ignore[attr-defined]  # a hook wrapper is sent the report
+            }
+            with self._path.open("a", encoding="utf-8") as record:
+                record.write(json.dumps(line) + "\n")
+        return report  # type: ignore[return-value]  # see above
+
+
+def install(config: pytest.Config) -> None:
+    """Record this run if it was asked for."""
+    path = os.environ.get(VARIABLE)
+    if path:
+        config.pluginmanager.register(Recorder(Path(path)), "tessera-evidence")
