@@ -49,7 +49,11 @@ def table(listed: dict[str, Any], shown: dict[str, dict[str, str]]) -> tuple[dic
     """The table as data, and what is wrong with it."""
     titles = {name: title for group in _groups(listed) for name, title in group.items() if name != "title"}
     absent = listed.get("absent", {})
-    problems = [f"a test is marked {name!r}, which docs/capabilities.toml does not list" for name in shown if name not in titles]
+    problems = [
+        f"a test is marked {name!r}, which docs/capabilities.toml does not list"
+        for name in shown
+        if name not in titles
+    ]
     rows: dict[str, Any] = {}
     for name, title in titles.items():
         stores: dict[str, dict[str, str]] = {}
@@ -69,7 +73,9 @@ def page(listed: dict[str, Any], data: dict[str, Any]) -> str:
     """The documentation page."""
     parts = [INTRODUCTION]
     for group in _groups(listed):
-        parts.append(f"\n## {group['title']}\n\n| id | capability | {' | '.join(STORES)} |\n|---|---|{'---|' * len(STORES)}")
+        parts.append(
+            f"\n## {group['title']}\n\n| id | capability | {' | '.join(STORES)} |\n|---|---|{'---|' * len(STORES)}"
+        )
         for name in group:
             if name != "title":
                 row = data["capabilities"][name]
@@ -102,7 +108,9 @@ def main(arguments: list[str]) -> int:
         if "--check" not in arguments:
             path.write_text(text, encoding="utf-8")
         elif not path.exists() or path.read_text(encoding="utf-8") != text:
-            problems.append(f"{path.relative_to(ROOT)} is not what the last run shows; `make docs` writes it anew")
+            problems.append(
+                f"{path.relative_to(ROOT)} is not what the last run shows; `make docs` writes it anew"
+            )
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from tessera.connect import DEFAULT_URL, Backend, connect
+from tessera.config import find_url
+from tessera.connect import Backend, connect
 from tessera.engine import enqueueing, policies
 from tessera.engine.enqueueing import OnConflict
 from tessera.faces import Jobs, Queues
@@ -17,13 +17,14 @@ from tessera.handle import Handle
 from tessera.kinds import JobKind, Request, joined
 from tessera.model.errors import DuplicateKind, InvalidArgument
 from tessera.model.policy import CounterPolicy, QueuePolicy
-from tessera.model.states import EventLevel
-from tessera.options import ONE_JOB_ONLY, JobOptions, Options
+from tessera.options import ONE_JOB_ONLY, JobOptions, Options, event_level
 from tessera.rules import names
 from tessera.rules.signature import Signature
 from tessera.store.protocol import Store, run_blocking
 
 if TYPE_CHECKING:
+    import asyncio  # imported where it is needed: half of what `import tessera` would cost
+
     from tessera.worker import Worker
 
 R = TypeVar("R")
@@ -40,8 +41,8 @@ class KindOptions(Options, total=False):
 class Tessera:
     """A queue and the kinds of work an application gives it.
 
-    ``url`` names the store: ``sqlite:///work.db`` or ``memory://``; without it ``$TESSERA_URL``, else ``sqlite:///tessera.db``. Nothing is
-    opened before the first call that needs the store.
+    ``url`` names the store: ``sqlite:///work.db`` or ``memory://``; without it ``$TESSERA_URL``, else ``url`` in
+    ``tessera.toml``, else ``sqlite:///tessera.db``. Nothing is opened before the first call that needs the store.
 
     >>> app = Tessera("memory://")
     >>> @app.job(queue="mail")
@@ -53,7 +54,7 @@ class Tessera:
     """
 
     def __init__(self, url: str | None = None) -> None:
-        self.url = url or os.environ.get("TESSERA_URL") or DEFAULT_URL
+        self._url = url or None
         self.kinds: dict[str, JobKind[Any]] = {}
         """Kinds by name."""
         self.jobs = Jobs(self)
@@ -67,6 +68,17 @@ class Tessera:
         self._opening: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
         self._warned = False
 
+    @property
+    def url(self) -> str:
+        """The store's URL. It is looked up when first asked for; another may be set before the store is first used."""
+        if self._url is None:
+            self._url = find_url()
+        return self._url
+
+    @url.setter
+    def url(self, url: str) -> None:
+        self._url = url
+
     # Declaring --------------------------------------------------------------------------------------------------------
 
     @overload
@@ -76,7 +88,9 @@ class Tessera:
     @overload
     def job(self, **options: Unpack[KindOptions]) -> Callable[[Callable[..., Any]], JobKind[Any]]: ...
 
-    def job(self, function: Callable[..., Any] | None = None, /, **options: Unpack[KindOptions]) -> Any:
+    def job(  # type: ignore[misc]  # mypy does not match Unpack in an overload with Unpack in its implementation
+        self, function: Callable[..., Any] | None = None, /, **options: Unpack[KindOptions]
+    ) -> Any:
         """Make a function enqueueable.
 
         ``async def`` runs in the worker's event loop, ``def`` in a thread, both with ``isolation="process"`` in a child process. The kind is
@@ -94,7 +108,7 @@ class Tessera:
         for option in sorted(ONE_JOB_ONLY & options.keys()):
             raise InvalidArgument(option, "names one job; give it to with_options, not to @app.job")
         kind: JobKind[Any] = JobKind(
-            self, function, name, Signature.of(function), JobOptions().with_options(options), isolation
+            self, function, name, Signature.of(function, is_context=_is_context), JobOptions().with_options(options), isolation
         )
         if name in self.kinds:
             raise DuplicateKind(name, self.kinds[name].reference, kind.reference)
@@ -110,7 +124,7 @@ class Tessera:
             names.validate_tenant(tenant)
             if not 0.001 <= weight <= 1_000:
                 raise InvalidArgument("weights", f"{tenant!r} has {weight}; a weight lies between 0.001 and 1000")
-        level = None if events is None else EventLevel(events)
+        level = None if events is None else event_level(events)
         self._queue_policies[names.validate_queue(name)] = QueuePolicy(
             weights=None if weights is None else dict(weights), events=level
         )
@@ -161,7 +175,7 @@ class Tessera:
         drafts = [request.draft(store) for request in jobs]
         stored = await enqueueing.enqueue_many(target, self._policies, drafts, on_conflict)
         return [
-            Handle(self, one.id, given_id=request.options.given_id, created=one.created, kind=request.kind)
+            Handle(self, one.id, given_id=one.given_id, created=one.created, kind=request.kind)
             for one, request in zip(stored, jobs, strict=True)
         ]
 
@@ -190,6 +204,7 @@ class Tessera:
             blocking, self._blocking_store = self._blocking_store, None
             others, self._async_stores = self._async_stores, {}
             backend, self._backend = self._backend, None
+            self._policies = policies.Policies()  # the store that is opened next may be another
         if blocking is not None:
             run_blocking(blocking.close())
         if others and backend is not None:
@@ -200,6 +215,8 @@ class Tessera:
 
     async def aclose(self) -> None:
         """See ``close``."""
+        import asyncio
+
         with self._lock:
             mine = self._async_stores.pop(asyncio.get_running_loop(), None)
         if mine is not None:
@@ -226,16 +243,24 @@ class Tessera:
 
     def _run(self, operation: Callable[[Store], Coroutine[Any, Any, _T]]) -> _T:
         """Run an operation of the engine in the blocking colour."""
+        return run_blocking(operation(self._store()))
+
+    def _store(self) -> Store:
+        """The blocking store handle, open."""
+        store = self._blocking_store
+        if store is not None:
+            return store
         with self._lock:
-            store = self._blocking_store
-            if store is None:
+            if self._blocking_store is None:
                 store = self._connected().handle(blocking=True)
                 run_blocking(store.open())
                 self._blocking_store = store
-        return run_blocking(operation(store))
+            return self._blocking_store
 
     async def _astore(self) -> Store:
         """This event loop's store handle, open."""
+        import asyncio
+
         loop = asyncio.get_running_loop()
         store = self._async_stores.get(loop)
         if store is not None:
@@ -254,13 +279,18 @@ class Tessera:
         return store
 
     def _warn_if_in_a_loop(self, verb: str) -> None:
-        if self._warned:
-            return
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
+        loops = sys.modules.get("asyncio.events")
+        if self._warned or loops is None or loops._get_running_loop() is None:
             return
         self._warned = True
         warnings.warn(
-            f"{verb}() blocks the event loop it was called in; await a{verb}() there", RuntimeWarning, stacklevel=4
+            f"{verb}() blocks the event loop it was called in; await a{verb}() there", RuntimeWarning, stacklevel=3
         )
+
+
+def _is_context(annotation: object) -> bool:
+    """Whether a parameter takes the context. Told by name: a producer need not load the worker for it."""
+    return isinstance(annotation, type) and (annotation.__module__, annotation.__qualname__) == (
+        "tessera.worker.context",
+        "Context",
+    )

@@ -9,7 +9,6 @@ from tessera import seam
 from tessera.model.errors import ConfigError
 from tessera.store.protocol import Store
 
-DEFAULT_URL = "sqlite:///tessera.db"
 _TO_COME = ("postgresql", "postgres", "mysql", "mariadb", "redis", "rediss", "redis+sentinel", "redis+cluster")
 
 
@@ -37,7 +36,10 @@ def connect(url: str) -> Backend:
     absolute; ``?synchronous=normal`` trades the last few commits before a power cut for speed, ``?unsafe_filesystem=1`` skips the check
     for network file systems.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigError([f"url: {url!r} is no URL: {error}"]) from None
     if parts.scheme == "memory":
         return _memory(url)
     if parts.scheme == "sqlite":
@@ -94,6 +96,8 @@ def _sqlite(url: str, parts: SplitResult) -> Backend:
     options = {**known, **options}
     if options["synchronous"].lower() not in ("full", "normal"):
         problems.append(f"url: synchronous={options['synchronous']!r}; it is full or normal")
+    if options["unsafe_filesystem"] not in ("0", "1"):
+        problems.append(f"url: unsafe_filesystem={options['unsafe_filesystem']!r}; it is 0 or 1")
     if problems:
         raise ConfigError(problems)
     return _SqliteBackend(url, path, options["synchronous"].lower(), options["unsafe_filesystem"] == "1")

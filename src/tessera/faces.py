@@ -322,7 +322,7 @@ def _edit(
             raise InvalidArgument(name, f"is {value}; it lies between {least} and {most}")
     return {
         "priority": priority,
-        "tags": None if tags is None else names.validate_tags(tuple(tags)),
+        "tags": None if tags is None else names.validate_tags(tags),
         "due": due,
         "max_attempts": max_attempts,
     }

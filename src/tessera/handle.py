@@ -113,7 +113,9 @@ class Handle(Generic[R]):
     def _decoded(self, job: Job) -> R:
         if job.state is not State.COMPLETED:
             raise JobNotCompleted(self.id, job.state, job.reason)
-        kind: Any = self._kind or self._app.kinds.get(job.kind)
+        # An enqueue that met the owner of a unique key across kinds leads to a job of another kind.
+        mine = self._kind
+        kind: Any = mine if mine is not None and mine.name == job.kind else self._app.kinds.get(job.kind)
         if kind is None:
             value: Any = view(job, reveal=True).result
             return cast(R, value)

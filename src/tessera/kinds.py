@@ -159,7 +159,7 @@ async def _store(app: Tessera, store: Store, request: Request[R]) -> Handle[R]:
         stored = await enqueueing.enqueue(store, app._policies, draft)
     else:
         stored = await enqueueing.enqueue(joined(store, connection), app._policies, draft)
-    return Handle(app, stored.id, given_id=request.options.given_id, created=stored.created, kind=request.kind)
+    return Handle(app, stored.id, given_id=stored.given_id, created=stored.created, kind=request.kind)
 
 
 def joined(store: Store, connection: object) -> Store:
@@ -174,5 +174,6 @@ def _waits(store: Store, dependency: Dependency) -> list[Wait]:
     if isinstance(job, Handle):
         return [Wait(job.key, dependency.on, dependency.otherwise)]
     if isinstance(job, str | bytes) and job:
-        return [Wait(candidate_keys(store, job)[0], dependency.on, dependency.otherwise)]
+        first, *others = candidate_keys(store, job)
+        return [Wait(first, dependency.on, dependency.otherwise, *others)]
     raise InvalidArgument("depends_on", f"holds {job!r}; give handles, ids or Dependency(...) values")

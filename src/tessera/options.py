@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from difflib import get_close_matches
@@ -31,6 +31,17 @@ def _whole(argument: str, value: object, least: int, most: int) -> int:
     return value
 
 
+def _number(argument: str, value: object, least: float, most: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise InvalidArgument(argument, f"is {value!r}; it lies between {least} and {most}")
+
+
+def _listed(option: str, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise InvalidArgument(option, f"is {value!r}; give a list")
+    return tuple(value)
+
+
 def _units(argument: str, value: int | str) -> None:
     if not isinstance(value, str):
         _whole(argument, value, 1, 1 << 31)
@@ -57,10 +68,9 @@ class Retry:
 
     def __post_init__(self) -> None:
         _whole("retry.max_attempts", self.max_attempts, 1, 1_000_000)
-        if not 0 <= self.jitter <= 1:
-            raise InvalidArgument("retry.jitter", f"is {self.jitter}; it lies between 0 and 1")
-        if not 1 <= self.factor <= 100:
-            raise InvalidArgument("retry.factor", f"is {self.factor}; it lies between 1 and 100")
+        _number("retry.jitter", self.jitter, 0, 1)
+        _number("retry.factor", self.factor, 1, 100)
+        _listed("retry.delays", self.delays)
         self.fields()
 
     def fields(self) -> dict[str, Any]:
@@ -110,6 +120,10 @@ class Unique:
     by: Sequence[str] = ()
     across_kinds: bool = False
     while_dead: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.by, str) or not all(isinstance(path, str) for path in self.by):
+            raise InvalidArgument("unique.by", f"is {self.by!r}; give a list of argument names")
 
 
 @dataclass(frozen=True)
@@ -318,9 +332,7 @@ def _id(value: str) -> dict[str, Any]:
 
 
 def _tags(value: Sequence[str]) -> dict[str, Any]:
-    if isinstance(value, str):
-        raise InvalidArgument("tags", "is a string; give a list of strings")
-    return {"tags": names.validate_tags(tuple(value))}
+    return {"tags": names.validate_tags(_listed("tags", value))}
 
 
 def _tenant(value: str) -> dict[str, Any]:
@@ -348,7 +360,7 @@ def _rates(value: Sequence[Rate]) -> dict[str, Any]:
 
 
 def _counters(option: str, value: Sequence[Any], of: type) -> tuple[Any, ...]:
-    counters = tuple(value)
+    counters = (value,) if isinstance(value, Ceiling | Rate) else _listed(option, value)
     for counter in counters:
         if not isinstance(counter, of):
             raise InvalidArgument(option, f"holds {counter!r}; give {of.__name__}(...) values")
@@ -392,14 +404,21 @@ def _retention(value: Retention | Seconds) -> dict[str, Any]:
 
 
 def _events(value: str) -> dict[str, Any]:
+    return {"events": event_level(value)}
+
+
+def event_level(value: str) -> EventLevel:
+    """How much is logged. Raises InvalidArgument."""
     try:
-        return {"events": EventLevel(value)}
+        return EventLevel(value)
     except ValueError:
         raise InvalidArgument("events", f"is {value!r}; it is 'full', 'odd' or 'off'") from None
 
 
 def _pending(value: bool) -> dict[str, Any]:
-    return {"pending": bool(value)}
+    if not isinstance(value, bool):
+        raise InvalidArgument("pending", f"is {value!r}; it is True or False")
+    return {"pending": value}
 
 
 def _connection(value: object) -> dict[str, Any]:

@@ -6,7 +6,6 @@ fleet of workers, each with a clock of its own, into one process and one seed: i
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import os
 import random as _random
@@ -14,9 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tessera.model.ids import JobId
+
+if TYPE_CHECKING:
+    import asyncio  # loaded by whoever runs an event loop: it is half of what `import tessera` would cost
 
 _T = TypeVar("_T")
 
@@ -53,9 +55,12 @@ class Seam(Protocol):
         ...
 
     async def start_process(
-        self, argv: Sequence[str], *, env: dict[str, str] | None = None, cwd: str | None = None
+        self, argv: Sequence[str], *, env: dict[str, str] | None = None, cwd: str | None = None, inherit: bool = False
     ) -> asyncio.subprocess.Process:
-        """Start a child with pipes for all three streams, in a process group of its own."""
+        """Start a child with pipes for all three streams, in a process group of its own.
+
+        With ``inherit`` it prints where this process prints; its stdin is a pipe still, which ends when this process does.
+        """
         ...
 
 
@@ -75,9 +80,13 @@ class RealSeam:
         return os.urandom(count)
 
     async def sleep(self, seconds: float) -> None:
+        import asyncio
+
         await asyncio.sleep(seconds)
 
     def spawn(self, work: Coroutine[Any, Any, _T], name: str) -> asyncio.Task[_T]:
+        import asyncio
+
         return asyncio.get_running_loop().create_task(work, name=name)
 
     def start_thread(self, target: Callable[[], None], name: str) -> threading.Thread:
@@ -87,25 +96,33 @@ class RealSeam:
         return thread
 
     async def start_process(
-        self, argv: Sequence[str], *, env: dict[str, str] | None = None, cwd: str | None = None
+        self, argv: Sequence[str], *, env: dict[str, str] | None = None, cwd: str | None = None, inherit: bool = False
     ) -> asyncio.subprocess.Process:
+        import asyncio
+
         pipe = asyncio.subprocess.PIPE
+        out = None if inherit else pipe
         return await asyncio.create_subprocess_exec(
-            *argv, stdin=pipe, stdout=pipe, stderr=pipe, env=env, cwd=cwd, start_new_session=True
+            *argv, stdin=pipe, stdout=out, stderr=out, env=env, cwd=cwd, start_new_session=True
         )
 
 
 _real = RealSeam()
 _current: contextvars.ContextVar[Seam] = contextvars.ContextVar("tessera_seam", default=_real)
+_ids: contextvars.ContextVar[_IdMaker | None] = contextvars.ContextVar("tessera_ids", default=None)
+"""Ids of a world of its own: else its clock would mark the ids of the real one, and a seed would not repeat them."""
 
 
 @contextmanager
 def use(seam: Seam) -> Iterator[Seam]:
     """Let everything called inside, in this context, see another world."""
+    is_new = _current.get() is not seam
     token = _current.set(seam)
+    ids = _ids.set(_IdMaker() if is_new else _ids.get())
     try:
         yield seam
     finally:
+        _ids.reset(ids)
         _current.reset(token)
 
 
@@ -145,10 +162,10 @@ def start_thread(target: Callable[[], None], name: str) -> threading.Thread:
 
 
 async def start_process(
-    argv: Sequence[str], *, env: dict[str, str] | None = None, cwd: str | None = None
+    argv: Sequence[str], *, env: dict[str, str] | None = None, cwd: str | None = None, inherit: bool = False
 ) -> asyncio.subprocess.Process:
     """See ``Seam.start_process``."""
-    return await _current.get().start_process(argv, env=env, cwd=cwd)
+    return await _current.get().start_process(argv, env=env, cwd=cwd, inherit=inherit)
 
 
 class _IdMaker:
@@ -181,14 +198,14 @@ class _IdMaker:
         self._ms = 0
 
 
-_ids = _IdMaker()
+_real_ids = _IdMaker()
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_ids.forget)
+    os.register_at_fork(after_in_child=_real_ids.forget)
 
 
 def new_id() -> JobId:
     """A fresh key: 16 bytes, UUIDv7, ascending within this process."""
-    return _ids.make()
+    return (_ids.get() or _real_ids).make()
 
 
 def new_incarnation() -> str:

@@ -41,3 +41,20 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
         rig.check()
     finally:
         rig.end()
+
+
+@pytest.fixture
+def neighbour(rig: Rig, request: pytest.FixtureRequest) -> Iterator[Rig]:
+    """A second, blocking handle on the same store, as another thread of the process has."""
+    store: Store
+    if isinstance(rig.store, MemoryStore):
+        store = MemoryStore(rig.store._world, blocking=True)
+    else:
+        from tessera.store.sqlite import SqliteStore
+
+        assert isinstance(rig.store, SqliteStore)
+        store = SqliteStore(rig.store._file, blocking=True)
+    other = Rig(store, blocking=True, clock=rig.clock, path=rig.path)
+    other.run(store.open())
+    yield other
+    other.end()

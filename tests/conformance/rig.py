@@ -1,33 +1,40 @@
-"""One store in one colour behind plain calls, and a clock that only the test moves: each promise is written once.
+"""One store in one colour behind plain calls, and a clock that only the test moves.
 
-The blocking colour is driven without an event loop, the async one on a loop of its own; a test cannot tell which it has.
+So each promise is written once. The blocking colour is driven without an event loop, the async one on a loop of
+its own; a test cannot tell which it has.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter as Tally
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
-
-import msgspec
 
 from tessera.model.changes import (
     AddJob,
     After,
     Answer,
+    AtVersion,
     Change,
+    Count,
     Done,
+    DropJob,
+    DropRecord,
     Edits,
+    FreeSlot,
     Group,
     Guard,
     Held,
+    InState,
+    Lapsed,
     MoveJob,
     Otherwise,
     PutRecord,
     Record,
     Refused,
+    SettleEdges,
     Time,
 )
 from tessera.model.ids import JobId
@@ -42,6 +49,9 @@ T = TypeVar("T")
 START = 1_800_000_000_000
 """Where every test's clock begins, in milliseconds since the epoch."""
 LEASE = 30_000
+NOW = After(0)
+NO_EDITS = Edits()
+EVERYTHING = Filter()
 
 
 class ManualClock:
@@ -68,7 +78,7 @@ def name_of(key: bytes) -> str:
     return key.rstrip(b"\0").decode()
 
 
-def add(name: str, queue: str = "q", *, due: Time = After(0), expires: int = 0, after=(), **fields: Any) -> AddJob:
+def add(name: str, queue: str = "q", *, due: Time = NOW, expires: int = 0, after=(), **fields: Any) -> AddJob:
     """The change that stores a job of that name."""
     if isinstance(needs := fields.get("needs"), str):
         fields["needs"] = (Need(needs),)
@@ -91,7 +101,7 @@ class Rig:
         self.policy = Policy()
         self._runner = None if blocking else asyncio.Runner()
 
-    # Driving both colours ---------------------------------------------------------------------------------------------
+    # Driving both colours -----------------------------------------------------------------------------------
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return run_blocking(work) if self._runner is None else self._runner.run(work)
@@ -102,7 +112,7 @@ class Rig:
         if self._runner is not None:
             self._runner.close()
 
-    # Changing ---------------------------------------------------------------------------------------------------------
+    # Changing -----------------------------------------------------------------------------------------------
 
     @property
     def now(self) -> int:
@@ -114,7 +124,9 @@ class Rig:
     def commit(self, *groups: Group, request_id: str = "") -> list[Answer]:
         return self.run(self.store.commit(groups, request_id))
 
-    def ask(self, *changes: Change, given: Sequence[Guard] = (), otherwise: Otherwise | None = None) -> Answer:
+    def ask(
+        self, *changes: Change, given: Sequence[Guard] = (), otherwise: Otherwise | None = None
+    ) -> Answer:
         """The answer to one group."""
         [answer] = self.commit(Group(tuple(given), changes, otherwise))
         return answer
@@ -150,10 +162,16 @@ class Rig:
             policy.quarantined if quarantined is None else quarantined,
         )
 
-    # Claiming and ending ----------------------------------------------------------------------------------------------
+    # Claiming and ending ------------------------------------------------------------------------------------
 
     def ask_claim(
-        self, *queues: str, n: int = 1, holder: str = "h", lease: int = LEASE, policy: Policy | None = None, **more: Any
+        self,
+        *queues: str,
+        n: int = 1,
+        holder: str = "h",
+        lease: int = LEASE,
+        policy: Policy | None = None,
+        **more: Any,
     ) -> Claimed:
         wants = tuple(Want(queue, n) for queue in queues or ("q",))
         request = ClaimRequest(holder, wants, more.pop("limit", n), lease, policy or self.policy, **more)
@@ -190,10 +208,10 @@ class Rig:
         """A job that is dead."""
         self.do(add(name, **fields), MoveJob(key_of(name), State.DEAD, reason="buried"))
 
-    def move(self, name: str, to: State, edits: Edits = Edits(), due: Time = After(0), **more: Any) -> None:
+    def move(self, name: str, to: State, edits: Edits = NO_EDITS, due: Time = NOW, **more: Any) -> None:
         self.do(MoveJob(key_of(name), to, due, edits, **more))
 
-    # Reading ----------------------------------------------------------------------------------------------------------
+    # Reading ------------------------------------------------------------------------------------------------
 
     def find(self, name: str) -> Job | None:
         [job] = self.run(self.store.get_jobs([key_of(name)]))
@@ -233,7 +251,7 @@ class Rig:
         """What the log says of a job."""
         return [event.what for event in self.events(name)]
 
-    def all_jobs(self, which: Filter = Filter(), limit: int = 200) -> list[Job]:
+    def all_jobs(self, which: Filter = EVERYTHING, limit: int = 200) -> list[Job]:
         found: list[Job] = []
         page = Page(limit=limit)
         while True:
@@ -249,13 +267,17 @@ class Rig:
     def dump(self) -> dict[str, Any]:
         """Everything that the store shows of itself."""
         jobs = self.all_jobs()
-        keys = {need.key for job in jobs for need in job.needs} | {job.blocked_on for job in jobs if job.blocked_on}
+        keys = {need.key for job in jobs for need in job.needs} | {
+            job.blocked_on for job in jobs if job.blocked_on
+        }
         return {
             "jobs": jobs,
             "counts": self.counts(),
             "counters": self.run(self.store.counters(sorted(keys))),
             "edges": {job.id: sorted(self.run(self.store.edges(job.id))) for job in jobs if job.open},
-            "records": [self.run(self.store.scan(space)) for space in ("notes", "~notes", POLICY_SPACE, "~followup")],
+            "records": [
+                self.run(self.store.scan(space)) for space in ("notes", "~notes", POLICY_SPACE, "~followup")
+            ],
             "events": self.events(),
             "policy": self.run(self.store.policy_version()),
         }
@@ -279,28 +301,29 @@ def sweep(rig: Rig, limit: int = 100) -> Due:
 
 def sweep_groups(due: Due, crash_delay: int = 0) -> list[Group]:
     """The groups of a sweep."""
-    from tessera.model import changes as c
-
     groups = [
-        Group((c.InState(job.id, (State.SCHEDULED,)),), (MoveJob(job.id, State.AVAILABLE, job.due),)) for job in due.scheduled
+        Group((InState(job.id, (State.SCHEDULED,)),), (MoveJob(job.id, State.AVAILABLE, job.due),))
+        for job in due.scheduled
     ]
     for job in due.lapsed:
         to = State.CANCELLED if job.cancel_requested else State.AVAILABLE
-        crashed = MoveJob(job.id, to, After(crash_delay), Edits(crashes=job.crashes + 1), end_of(job, "crashed"))
-        groups.append(Group((c.Lapsed(job.id, job.fence),), (crashed,)))
+        crashed = MoveJob(
+            job.id, to, After(crash_delay), Edits(crashes=job.crashes + 1), end_of(job, "crashed")
+        )
+        groups.append(Group((Lapsed(job.id, job.fence),), (crashed,)))
     for job in due.expired:
-        groups.append(Group((c.InState(job.id, (job.state,)),), (MoveJob(job.id, State.DEAD, reason="expired"),)))
+        groups.append(
+            Group((InState(job.id, (job.state,)),), (MoveJob(job.id, State.DEAD, reason="expired"),))
+        )
     final = (State.COMPLETED, State.DEAD, State.CANCELLED)
-    groups += [Group((c.InState(key, final),), (c.DropJob(key, "evicted"),)) for key in due.gone]
-    groups += [Group((), (c.FreeSlot(slot.key, slot.owner),)) for slot in due.slots]
-    groups += [Group((), (c.Count(key),)) for key in due.counters]
+    groups += [Group((InState(key, final),), (DropJob(key, "evicted"),)) for key in due.gone]
+    groups += [Group((), (FreeSlot(slot.key, slot.owner),)) for slot in due.slots]
+    groups += [Group((), (Count(key),)) for key in due.counters]
     for record in due.records:
         if record.space == "~followup":
-            groups.append(Group((), (c.SettleEdges(JobId(bytes.fromhex(record.key))),)))
+            groups.append(Group((), (SettleEdges(JobId(bytes.fromhex(record.key))),)))
         elif record.expires_at:
-            groups.append(Group((c.AtVersion(record.space, record.key, 0),), (c.DropRecord(record.space, record.key),)))
+            groups.append(
+                Group((AtVersion(record.space, record.key, 0),), (DropRecord(record.space, record.key),))
+            )
     return groups
-
-
-Clock = Callable[[], int]
-encode = msgspec.json.encode

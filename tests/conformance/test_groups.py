@@ -56,7 +56,10 @@ def test_a_group_is_taken_back_also_when_it_made_the_store_look_at_its_edges(rig
     rig.do(add("p1"), add("p2"))
     rig.do(add("child", after=[Edge(key_of("p1"), key_of("child")), Edge(key_of("p2"), key_of("child"))]))
     rig.refused(
-        add("new"), MoveJob(key_of("child"), State.CANCELLED), MoveJob(key_of("p1"), State.CANCELLED), DropJob(key_of("nobody"))
+        add("new"),
+        MoveJob(key_of("child"), State.CANCELLED),
+        MoveJob(key_of("p1"), State.CANCELLED),
+        DropJob(key_of("nobody")),
     )
     assert rig.job("child").open == 2
 
@@ -67,7 +70,10 @@ def test_a_refused_group_harms_none_of_its_neighbours(rig: Rig):
     a, b, c = rig.claim(n=3)
 
     def complete(job, fence):
-        return Group((Held(job.id, fence, "completed"),), (MoveJob(job.id, State.COMPLETED, end=end_of(job, "completed")),))
+        return Group(
+            (Held(job.id, fence, "completed"),),
+            (MoveJob(job.id, State.COMPLETED, end=end_of(job, "completed")),),
+        )
 
     answers = rig.commit(complete(a, a.fence), complete(b, b.fence - 1), complete(c, c.fence))
     assert answers[0] == answers[2] == Done()
@@ -78,8 +84,13 @@ def test_a_refused_group_harms_none_of_its_neighbours(rig: Rig):
 def test_the_same_job_twice_in_one_call_is_finished_once(rig: Rig):
     """INV-2, INV-3: later groups see what earlier ones did."""
     job = rig.start("a")
-    completed = Group((Held(job.id, job.fence, "completed"),), (MoveJob(job.id, State.COMPLETED, end=end_of(job, "completed")),))
-    aborted = Group((Held(job.id, job.fence, "aborted"),), (MoveJob(job.id, State.DEAD, end=end_of(job, "aborted")),))
+    completed = Group(
+        (Held(job.id, job.fence, "completed"),),
+        (MoveJob(job.id, State.COMPLETED, end=end_of(job, "completed")),),
+    )
+    aborted = Group(
+        (Held(job.id, job.fence, "aborted"),), (MoveJob(job.id, State.DEAD, end=end_of(job, "aborted")),)
+    )
     first, second, third = rig.commit(completed, completed, aborted)
     assert (first, second) == (Done(), Done(replayed=True))
     assert isinstance(third, Refused)
@@ -102,7 +113,12 @@ def test_later_groups_see_jobs_slots_records_and_edges_of_earlier_ones(rig: Rig)
 
 
 def test_changes_of_a_group_see_those_before_them(rig: Rig):
-    rig.do(add("a"), EditJob(key_of("a"), Edits(priority=4)), MoveJob(key_of("a"), State.CANCELLED), PutRecord("notes", "n", b"1"))
+    rig.do(
+        add("a"),
+        EditJob(key_of("a"), Edits(priority=4)),
+        MoveJob(key_of("a"), State.CANCELLED),
+        PutRecord("notes", "n", b"1"),
+    )
     assert (rig.state("a"), rig.job("a").priority) == (State.CANCELLED, 4)
 
 
@@ -151,7 +167,8 @@ def test_an_upload_is_published_once_and_never_replaced_by_nothing(rig: Rig):
     """INV-19: two groups of one call publish the same upload."""
     rig.run(rig.store.stage("up", 0, b"data"))
     first, second = rig.commit(
-        Group((), (PublishBlob("up", b"1" * 32, 4),)), Group((), (PublishBlob("up", b"2" * 32, 4), PutRecord("notes", "n", b"")))
+        Group((), (PublishBlob("up", b"1" * 32, 4),)),
+        Group((), (PublishBlob("up", b"2" * 32, 4), PutRecord("notes", "n", b""))),
     )
     assert first == Done()
     assert isinstance(second, Refused)

@@ -45,7 +45,7 @@ def starts(counter: Counter, asked_at: list[int]) -> list[int]:
 
 
 def most_in_a_window(started: list[int], per_ms: int) -> int:
-    """The largest number of starts in any half-open window of that length; it is enough to look at those that begin with one."""
+    """The most starts in any half-open window of that length; it is enough to look at those that begin with one."""
     return max((sum(t <= s < t + per_ms for s in started) for t in started), default=0)
 
 
@@ -239,6 +239,8 @@ def test_a_need_above_what_the_counter_can_ever_give_is_told_apart_from_a_full_o
     assert not impossible(Ceiling(0), Need("k", 3)), "a kill switch is a pause, not a verdict"
     assert impossible(Rate(2, 1_000), Need("k", 3))
     assert not impossible(Rate(2, 1_000, burst=3), Need("k", 3))
-    assert impossible(Rate(9, 1_000, exact=True), Need("k", 2)), "an exact rate holds one unit unless told otherwise"
+    assert impossible(Rate(9, 1_000, exact=True), Need("k", 2)), (
+        "an exact rate holds one unit unless told otherwise"
+    )
     assert not impossible(Rate(0, 1_000), Need("k", 3))
     assert not impossible(None, Need("k", 3))

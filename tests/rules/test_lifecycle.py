@@ -33,7 +33,7 @@ def test_exactly_the_edges_of_the_table_are_allowed(before: State, after: State)
 
 @pytest.mark.parametrize("state", sorted(FINAL))
 def test_a_final_state_is_left_by_a_redrive_only(state: State):
-    """INV-2: no edge between two final states, and out of them only back to the line of those that wait to run."""
+    """INV-2: no edge between two final states, and out of them only back to those that wait to run."""
     after = {line.after for line in TRANSITIONS if line.before is state}
     assert after <= {State.AVAILABLE, State.SCHEDULED}
     assert (state is State.COMPLETED) == (not after)
@@ -82,7 +82,9 @@ def test_the_full_log_has_every_transition_and_the_switched_off_one_has_none(bef
         (State.CANCELLED, State.SCHEDULED, "", True),
     ],
 )
-def test_the_odd_log_has_what_an_operator_would_ask_about(before: State, after: State, end: str, logged: bool):
+def test_the_odd_log_has_what_an_operator_would_ask_about(
+    before: State, after: State, end: str, logged: bool
+):
     assert is_logged(EventLevel.ODD, before, after, end) is logged
 
 

@@ -1,5 +1,5 @@
-"""Duties: maintenance that one process at a time does for all. Leadership only saves work; every write of a duty is guarded by
-what it saw, so that two leaders at once, or none for a while, do no harm."""
+"""Duties: maintenance that one process at a time does for all. Leadership only saves work; every write of a
+duty is guarded by what it saw, so that two leaders at once, or none for a while, do no harm."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class DutyHolder(msgspec.Struct, frozen=True, gc=False):
 
 
 class Duty:
-    """One duty as one process sees it: a leased record, taken over by compare-and-set once it has expired by the store's clock."""
+    """One duty as one process sees it: a leased record, taken over by compare-and-set once it has expired by
+    the store's clock."""
 
     def __init__(self, name: str, holder: str, *, lease_ms: int = DUTY_LEASE_MS) -> None:
         self.name = name
@@ -35,7 +36,8 @@ class Duty:
         self._half = 0.0
 
     async def hold(self, store: Store) -> bool:
-        """Whether the duty is this process's, for half a lease at least. Takes it if it is free, renews it when half is over.
+        """Whether the duty is this process's, for half a lease at least. Takes it if it is free, renews it
+        when half is over.
 
         Asks the store only if needed. Raises what the store raises.
         """

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from tessera import seam
 from tessera.engine.policies import Policies
 from tessera.model.changes import AddJob, Answer, Done, Free, Group, Link, Refused
 from tessera.model.errors import Conflict, IdConflict, InvalidArgument, InvalidMember, TesseraError, TooLarge
 from tessera.model.ids import JobId, key_of_given_id, show_id
-from tessera.rules.drafts import Draft, add_job
+from tessera.rules.drafts import Draft, Wait, add_job
 from tessera.store.protocol import Store
 
 OnConflict = Literal["error", "skip"]
@@ -26,6 +27,8 @@ class Enqueued(msgspec.Struct, frozen=True, gc=False):
     id: JobId
     created: bool
     """False: the job was there already, under this id or as the owner of the unique key."""
+    given_id: str = ""
+    """The caller's own id of that job, which need not be the draft's."""
 
 
 async def enqueue(store: Store, policies: Policies, draft: Draft) -> Enqueued:
@@ -35,6 +38,7 @@ async def enqueue(store: Store, policies: Policies, draft: Draft) -> Enqueued:
     """
     policy = await policies.recent(store)
     key = _key(store, draft)
+    [draft] = await _with_parents_found(store, [draft], [key])
     [answer] = await store.commit([Group(changes=(add_job(draft, key, policy.queue(draft.queue)),))])
     return _enqueued(key, draft, answer)
 
@@ -45,16 +49,19 @@ async def enqueue_many(
     """Store many jobs in one atomic call, in order; members may wait for members before them.
 
     ``error``: one member whose unique key or id is taken by another job, or that is wrong, and nothing is stored; InvalidMember
-    names it. ``skip``: such members are left out and say ``created=False``.
+    names it. ``skip``: members whose key or id is taken are left out and say ``created=False``, and so do
+    members that wait for a member left out; any other fault stores nothing here as well.
     """
     if len(drafts) > BULK_LIMIT:
         raise TooLarge("jobs", len(drafts), BULK_LIMIT)
     policy = await policies.recent(store)
     keys = [_key(store, draft) for draft in drafts]
+    drafts = await _with_parents_found(store, drafts, keys)
     adds = [add_job(draft, key, policy.queue(draft.queue)) for draft, key in zip(drafts, keys, strict=True)]
     if on_conflict == "skip":
+        await _refuse_unknown_parents(store, drafts, keys)
         answers = await store.commit([Group(changes=(add,)) for add in adds])
-        return [_member(i, key, draft, answers[i]) for i, (key, draft) in enumerate(zip(keys, drafts, strict=True))]
+        return [_member(*member) for member in zip(keys, drafts, answers, strict=True)]
     _refuse_repeats(drafts)
     if not adds:
         return []
@@ -63,7 +70,10 @@ async def enqueue_many(
         index = _index_of(answer, adds)
         raise InvalidMember(index, _bulk_error(drafts[index], answer))
     there_already = set(answer.existing)
-    return [Enqueued(key, key not in there_already) for key in keys]
+    return [
+        Enqueued(key, key not in there_already, draft.given_id)
+        for key, draft in zip(keys, drafts, strict=True)
+    ]
 
 
 def _key(store: Store, draft: Draft) -> JobId:
@@ -72,19 +82,47 @@ def _key(store: Store, draft: Draft) -> JobId:
 
 def _enqueued(key: JobId, draft: Draft, answer: Answer) -> Enqueued:
     if isinstance(answer, Done):
-        return Enqueued(key, not answer.existing)
+        return Enqueued(key, not answer.existing, draft.given_id)
     if isinstance(answer.guard, Free) and answer.job is not None and answer.guard.slot == draft.unique_key:
-        return Enqueued(answer.job.id, False)
+        return Enqueued(answer.job.id, False, answer.job.given_id)
     raise _error(draft, answer)
 
 
-def _member(index: int, key: JobId, draft: Draft, answer: Answer) -> Enqueued:
+def _member(key: JobId, draft: Draft, answer: Answer) -> Enqueued:
     try:
         return _enqueued(key, draft, answer)
-    except IdConflict:
-        return Enqueued(key, False)
-    except TesseraError as error:
-        raise InvalidMember(index, error) from error
+    except TesseraError:
+        return Enqueued(key, False, draft.given_id)
+
+
+async def _with_parents_found(
+    store: Store, drafts: Sequence[Draft], keys: Sequence[JobId]
+) -> Sequence[Draft]:
+    """A caller's own id may look like a key: where a name can mean two jobs, it means the one that is there."""
+    unsure = sorted({wait.parent for draft in drafts for wait in draft.waits if wait.or_else is not None})
+    if not unsure:
+        return drafts
+    found = await store.get_jobs(unsure)
+    there = {*keys, *(key for key, job in zip(unsure, found, strict=True) if job is not None)}
+    return [replace(draft, waits=tuple(_found(wait, there) for wait in draft.waits)) for draft in drafts]
+
+
+def _found(wait: Wait, there: set[JobId]) -> Wait:
+    is_settled = wait.or_else is None or wait.parent in there
+    return wait if is_settled else Wait(wait.or_else or wait.parent, wait.on, wait.otherwise)
+
+
+async def _refuse_unknown_parents(store: Store, drafts: Sequence[Draft], keys: Sequence[JobId]) -> None:
+    """Before anything is stored: a call that leaves members out is many groups, and no later fault takes them back."""
+    parents = sorted({wait.parent for draft in drafts for wait in draft.waits})
+    found = await store.get_jobs(parents) if parents else []
+    there = {key for key, job in zip(parents, found, strict=True) if job is not None}
+    for index, (key, draft) in enumerate(zip(keys, drafts, strict=True)):
+        for wait in draft.waits:
+            if wait.parent not in there:
+                problem = f"{show_id(wait.parent)}: there is no such parent job"
+                raise InvalidMember(index, InvalidArgument("depends_on", problem))
+        there.add(key)
 
 
 def _error(draft: Draft, refused: Refused) -> TesseraError:

@@ -85,15 +85,18 @@ async def queues(store: Store, policies: Policies) -> list[QueueInfo]:
 
 
 async def children(store: Store, parent: Job) -> list[Job]:
-    """The jobs a job was split into, in the order of the splits."""
+    """The jobs that the last split of this job made, in the order given."""
     jobs: list[Job] = []
     page = Page(limit=200)
     while True:
         found = await store.find_jobs(Filter(parent=parent.id), page)
         jobs += found.jobs
         if not found.after:
-            return sorted(jobs, key=lambda job: (job.created_at, extras_of(job).child_no))
+            break
         page = Page(found.after, 200)
+    extras = {job.id: extras_of(job) for job in jobs}
+    last = max((extra.split for extra in extras.values()), default=0)
+    return sorted((j for j in jobs if extras[j.id].split == last), key=lambda j: extras[j.id].child_no)
 
 
 async def waiting_kinds(store: Store) -> dict[str, int]:

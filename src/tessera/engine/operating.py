@@ -29,12 +29,15 @@ from tessera.model.ids import JobId, show_id
 from tessera.model.job import Extras, Job, encode_extras
 from tessera.model.policy import POLICY_SPACE
 from tessera.model.states import LIVE, State
+from tessera.rules import lifecycle
 from tessera.rules.endings import QUARANTINE_PREFIX
 from tessera.rules.payload import fingerprint
 from tessera.store.protocol import Store
 
 _TRIES: Final = 10
-FRESH_START: Final = Edits(attempt=0, failures=0, crashes=0, snoozes=0, expires_at=0, deadline=0, held=False)
+FRESH_START: Final = Edits(
+    attempt=0, failures=0, crashes=0, snoozes=0, expires_at=0, deadline=0, held=False, cancel_requested=False
+)
 """What a redrive resets. Its old time limits would kill it at once."""
 
 
@@ -66,7 +69,7 @@ async def retry(store: Store, reference: str | bytes, *, by: str = "") -> JobId:
     """
     job = await find_job(store, reference)
     if job.state is State.COMPLETED:
-        return await _run_anew(store, job)
+        return await _run_anew(store, job, by)
 
     def decide(job: Job) -> Change | None:
         change = retry_change(job, by)
@@ -98,8 +101,10 @@ async def promote(store: Store, reference: str | bytes, *, by: str = "") -> JobI
     def decide(job: Job) -> Change | None:
         if job.state is State.PENDING and not job.open:
             return MoveJob(job.id, State.AVAILABLE, job.due, Edits(held=False), by=by)
-        if job.state is State.PENDING:
+        if job.state is State.PENDING and job.held:
             return EditJob(job.id, Edits(held=False))
+        if job.state is State.PENDING:
+            raise WrongState(show_id(job.id), job.state, "promote", f"it waits for {job.open} other jobs")
         if job.state is State.SCHEDULED:
             return EditJob(job.id, Edits(due=After(0)))
         raise WrongState(show_id(job.id), job.state, "promote")
@@ -118,13 +123,18 @@ async def edit(
     max_attempts: int | None = None,
     by: str = "",
 ) -> JobId:
-    """Change a job that is not running and has not ended. ``due`` moves a scheduled one. Raises WrongState, NotFound."""
+    """Change a job that is not running and has not ended. Only a scheduled one has a ``due`` to move.
+
+    Raises WrongState, NotFound.
+    """
     wanted = {"priority": priority, "payload": payload, "tags": tags, "due": due, "max_attempts": max_attempts}
     edits = msgspec.structs.replace(Edits(), **{name: value for name, value in wanted.items() if value is not None})
 
     def decide(job: Job) -> Change | None:
         if job.is_final or job.state is State.RUNNING:
             raise WrongState(show_id(job.id), job.state, "edit")
+        if due is not None and job.state is not State.SCHEDULED:
+            raise WrongState(show_id(job.id), job.state, "reschedule", "only a scheduled job has a due time to move")
         return EditJob(job.id, edits)
 
     return (await _act(store, reference, decide, "edited", by)).id
@@ -156,9 +166,11 @@ async def _act(
         if change is None:
             return job
         told = LogEvent(what, job.queue, job.id, by)
-        changes = (change, *quarantine_release(job)) if isinstance(change, MoveJob) else (change,)
-        if isinstance(change, EditJob) and job.events is not job.events.OFF:
-            changes = (*changes, told)
+        changes: tuple[Change, ...] = (change,)
+        if isinstance(change, MoveJob) and change.to is State.AVAILABLE:
+            changes += quarantine_release(job)
+        if job.events is not job.events.OFF and not _logs_itself(job, change):
+            changes += (told,)
         request = seam.new_incarnation()
         [answer] = await store.commit([Group((InState(job.id, (job.state,)),), changes)], request)
         if not isinstance(answer, Refused):
@@ -168,7 +180,14 @@ async def _act(
     raise Conflict("the job keeps changing its state; try again")
 
 
-async def _run_anew(store: Store, job: Job) -> JobId:
+def _logs_itself(job: Job, change: Change) -> bool:
+    """Whether the store logs the change as the transition it is. What an operator does is logged at level ``odd`` too."""
+    if isinstance(change, MoveJob):
+        return lifecycle.is_logged(job.events, job.state, change.to)
+    return isinstance(change, DropJob)
+
+
+async def _run_anew(store: Store, job: Job, by: str) -> JobId:
     key = seam.new_id()
     again = Job(
         id=key,
@@ -187,5 +206,6 @@ async def _run_anew(store: Store, job: Job) -> JobId:
         body=job.body,
         ext=encode_extras(Extras(origin=show_id(job.id))),
     )
-    await store.commit([Group(changes=(AddJob(again),))])
+    told = () if job.events is job.events.OFF else (LogEvent("retried", job.queue, job.id, by),)
+    await store.commit([Group(changes=(AddJob(again), *told))], seam.new_incarnation())
     return key

@@ -30,7 +30,10 @@ async def redrive(
     store: Store, which: Filter, *, limit: int = 10_000, dry_run: bool = False, by: str = ""
 ) -> Redriven:
     """Start dead and quarantined jobs of the filter afresh, newest first, at most ``limit``."""
-    which = msgspec.structs.replace(which, states=tuple(s for s in which.states if s in DEAD_LETTER) or DEAD_LETTER)
+    states = tuple(state for state in which.states or DEAD_LETTER if state in DEAD_LETTER)
+    if not states:  # to a store, no states are all states
+        return Redriven(0, 0)
+    which = msgspec.structs.replace(which, states=states)
     matched = redriven = refused = 0
     page = Page(limit=PAGE_LIMIT)
     while matched < limit:
@@ -55,6 +58,8 @@ async def redrive(
 async def purge(store: Store, queue: str, states: tuple[State, ...] = PURGED, *, dry_run: bool = False, by: str = "") -> int:
     """Remove all jobs of a queue that are in these states; how many. Running jobs are never purged."""
     states = tuple(state for state in states if state is not State.RUNNING)
+    if not states:  # to a store, no states are all states
+        return 0
     removed = 0
     page = Page(limit=PAGE_LIMIT)
     while True:

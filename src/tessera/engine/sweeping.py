@@ -3,7 +3,6 @@ of times at once: every write is guarded by what the sweep saw."""
 
 from __future__ import annotations
 
-from collections import Counter as Tally
 from collections.abc import Sequence
 from typing import Final
 
@@ -25,8 +24,9 @@ from tessera.model.changes import (
     SettleEdges,
 )
 from tessera.model.ids import JobId
+from tessera.model.job import Job
 from tessera.model.queries import Due
-from tessera.model.states import FINAL, State
+from tessera.model.states import State
 from tessera.rules import endings
 from tessera.store.protocol import Store
 
@@ -57,36 +57,56 @@ async def sweep(
     """Do what is due. ``rescue=False`` leaves lapsed leases alone, ``charged=False`` takes them back without a crash (INV-37)."""
     due = await store.due(limit, queues)
     lapsed = due.lapsed if rescue else ()
+    expiring = {job.id for job in due.expired}
+    ready = [job for job in due.scheduled if job.id not in expiring]
     groups: list[Group] = [
-        *(Group((InState(j.id, (State.SCHEDULED,)),), (MoveJob(j.id, State.AVAILABLE, j.due),)) for j in due.scheduled),
+        *(_promotion(job) for job in ready),
         *(endings.lapse(j, random=seam.random(), now=due.now, charged=charged) for j in lapsed),
-        *(Group((InState(j.id, (j.state,)),), (MoveJob(j.id, State.DEAD, reason="expired"),)) for j in due.expired),
+        *(Group((_as_seen(j),), (MoveJob(j.id, State.DEAD, reason="expired"),)) for j in due.expired),
     ]
-    promoted, rescued, expired = len(due.scheduled), len(lapsed), len(due.expired)
+    promoted, rescued, expired = len(ready), len(lapsed), len(due.expired)
     evictions = await _evictions(store, due.gone)
     upkeep = _upkeep(due)
     answers = await store.commit([*groups, *evictions, *upkeep]) if groups or evictions or upkeep else []
     done = [isinstance(answer, Done) for answer in answers]
-    full = (due.scheduled, lapsed, due.expired, due.gone, due.slots, due.records)
+    full = (due.scheduled, lapsed, due.expired, due.gone, due.slots, due.counters, due.records)
     return Swept(
         promoted=sum(done[:promoted]),
         rescued=sum(done[promoted : promoted + rescued]),
         expired=sum(done[promoted + rescued : promoted + rescued + expired]),
-        evicted=sum(done[promoted + rescued + expired : len(groups) + len(evictions)]),
+        evicted=sum(len(g.guards) for g, d in zip(evictions, done[len(groups) :], strict=False) if d),
         more=any(len(rows) >= limit for rows in full),
         next_due=due.next_due,
         now=due.now,
     )
 
 
+def _promotion(job: Job) -> Group:
+    """Only the wait that was read is over: a job that failed or was put off meanwhile waits for another instant."""
+    guard = InState(job.id, (State.SCHEDULED,), due=job.due)
+    return Group((guard,), (MoveJob(job.id, State.AVAILABLE, job.due),))
+
+
 async def _evictions(store: Store, gone: Sequence[JobId]) -> list[Group]:
-    """Rows whose retention is over, and per queue one event that says how many: nothing vanishes unrecorded."""
-    jobs = [job for job in await store.get_jobs(gone) if job is not None] if gone else []
-    groups = [Group((InState(job.id, tuple(FINAL)),), (DropJob(job.id),)) for job in jobs]
-    for queue, count in Tally(job.queue for job in jobs).items():
-        data = msgspec.json.encode({"count": count})
-        groups.append(Group(changes=(LogEvent("evicted", queue, by="sweep", data=data),)))
+    """Rows whose retention is over, with one event a queue that says how many: nothing vanishes unrecorded.
+
+    The event goes with the rows or not at all, so that nothing is told twice where two sweep at once.
+    """
+    queues: dict[str, list[Job]] = {}
+    for job in await store.get_jobs(gone) if gone else ():
+        if job is not None and job.is_final:
+            queues.setdefault(job.queue, []).append(job)
+    groups = []
+    for queue, jobs in queues.items():
+        told = LogEvent("evicted", queue, by="sweep", data=msgspec.json.encode({"count": len(jobs)}))
+        guards = tuple(_as_seen(job) for job in jobs)
+        groups.append(Group(guards, (*(DropJob(job.id) for job in jobs), told)))
     return groups
+
+
+def _as_seen(job: Job) -> InState:
+    """The job is in the very state that was read, and did not come back to it meanwhile."""
+    return InState(job.id, (job.state,), job.fence)
 
 
 def _upkeep(due: Due) -> list[Group]:

@@ -26,7 +26,7 @@ Time: TypeAlias = int | After
 """Milliseconds since the epoch, by the store's clock; or a distance from the store's now."""
 
 
-# Nouns that changes carry -------------------------------------------------------------------------------------------
+# Nouns that changes carry -----------------------------------------------------------------------------------
 
 
 class Edge(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -37,7 +37,9 @@ class Edge(msgspec.Struct, frozen=True, gc=False, array_like=True):
     on: str = "completed"
     """``completed``: only a completed parent satisfies it. ``ended``: any end does."""
     otherwise: str = "cancel"
-    """What an unsatisfying end does to the child: ``cancel``, ``dead``, ``hold`` (until the parent is redriven) or ``go``."""
+    """What an unsatisfying end does to the child: ``cancel``, ``dead``, ``hold`` (until the parent is
+    redriven) or ``go``.
+    """
 
 
 class Slot(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -50,7 +52,9 @@ class Slot(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Counter(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A bounded number: a ceiling on what runs, or a rate on what starts. Made by the claim that first needs it."""
+    """A bounded number: a ceiling on what runs, or a rate on what starts. Made by the claim that first needs
+    it.
+    """
 
     key: str
     used: int = 0
@@ -90,14 +94,14 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     expires_at: int = 0
 
 
-# Guards ---------------------------------------------------------------------------------------------------------------
+# Guards -----------------------------------------------------------------------------------------------------
 
 
 class Held(msgspec.Struct, frozen=True, gc=False, tag=True):
     """The lease is live: running, this fence, not expired by the store's clock.
 
-    ``end`` names the outcome that the group writes. If that very lease already ended that way, the group is a repeat whose
-    first reply was lost: it is answered ``Done(replayed=True)`` and changes nothing.
+    ``end`` names the outcome that the group writes. If that very lease already ended that way, the group is a
+    repeat whose first reply was lost: it is answered ``Done(replayed=True)`` and changes nothing.
     """
 
     job: JobId
@@ -113,10 +117,16 @@ class Lapsed(msgspec.Struct, frozen=True, gc=False, tag=True):
 
 
 class InState(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """The job exists and is in one of these states. An archived job counts."""
+    """The job exists and is in one of these states. An archived job counts.
+
+    A state can come back. Who decided by more than the state says what he saw: a ``fence`` that grew means
+    another life of the job, another ``due`` another wait. -1 = whatever it is.
+    """
 
     job: JobId
     states: tuple[State, ...]
+    fence: int = -1
+    due: int = -1
 
 
 class AtVersion(msgspec.Struct, frozen=True, gc=False, tag=True):
@@ -143,7 +153,7 @@ class Below(msgspec.Struct, frozen=True, gc=False, tag=True):
 Guard: TypeAlias = Held | Lapsed | InState | AtVersion | Free | Below
 
 
-# Changes --------------------------------------------------------------------------------------------------------------
+# Changes ----------------------------------------------------------------------------------------------------
 
 
 class Edits(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -179,9 +189,10 @@ class Edits(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class AddJob(msgspec.Struct, frozen=True, gc=False, tag=True):
     """Store a job and take its slots.
 
-    The store sets ``created_at``, ``due``, ``expires_at``, ``pass_`` and the state: ``pending`` if held or with open edges, else
-    ``scheduled`` if due ahead, else ``available``. A job with this id and content that is there already, live or archived, is left as
-    it is and named in ``Done.existing``; one with other content refuses the group, and so does a slot that is taken (as ``Free``).
+    The store sets ``created_at``, ``due``, ``expires_at``, ``pass_`` and the state: ``pending`` if held or
+    with open edges, else ``scheduled`` if due ahead, else ``available``. A job with this id and content that
+    is there already, live or archived, is left as it is and named in ``Done.existing``; one with other
+    content refuses the group, and so does a slot that is taken (as ``Free``).
     """
 
     job: Job
@@ -196,9 +207,10 @@ class AddJob(msgspec.Struct, frozen=True, gc=False, tag=True):
 class MoveJob(msgspec.Struct, frozen=True, gc=False, tag=True):
     """Take the job to another state.
 
-    ``available`` with a due time ahead lands at ``scheduled``. Leaving ``running`` gives units back and raises the fence;
-    a final state archives the row, frees its slots and settles its edges, all in the same commit.
-    A move of a final job to ``available`` is a redrive: the row comes back from the archive, fence kept.
+    ``available`` with a due time ahead lands at ``scheduled``. Leaving ``running`` gives units back and
+    raises the fence; a final state archives the row, frees its slots and settles its edges, all in the same
+    commit. A move of a final job to ``available`` is a redrive: the row comes back from the archive, fence
+    kept.
     """
 
     job: JobId
@@ -244,7 +256,8 @@ class FreeSlot(msgspec.Struct, frozen=True, gc=False, tag=True):
 
 
 class Count(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """Add to a counter that rules keep for themselves (its key begins with ``~``), or with 0 look at it again and wake whoever has room.
+    """Add to a counter that rules keep for themselves (its key begins with ``~``), or with 0 look at it again
+    and wake whoever has room.
 
     The units of running jobs are never written this way: the store moves them with the jobs.
     """
@@ -256,7 +269,9 @@ class Count(msgspec.Struct, frozen=True, gc=False, tag=True):
 
 
 class Link(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """Make a pending or waiting job wait for another. A parent that ended settles it at once; an unknown one refuses the group."""
+    """Make a pending or waiting job wait for another. A parent that ended settles it at once; an unknown one
+    refuses the group.
+    """
 
     edge: Edge
 
@@ -319,11 +334,13 @@ Change: TypeAlias = (
 )
 
 
-# Groups and answers -----------------------------------------------------------------------------------------------------
+# Groups and answers -----------------------------------------------------------------------------------------
 
 
 class Otherwise(msgspec.Struct, frozen=True, gc=False):
-    """If the group's ``Free`` guard fails, edit the slot's owner instead, provided it is in one of these states."""
+    """If the group's ``Free`` guard fails, edit the slot's owner instead, provided it is in one of these
+    states.
+    """
 
     edits: Edits
     states: tuple[State, ...]
@@ -351,8 +368,9 @@ class Done(msgspec.Struct, frozen=True, gc=False, tag=True):
 class Refused(msgspec.Struct, frozen=True, gc=False, tag=True):
     """Nothing of the group was applied.
 
-    ``guard`` is the one that failed, or the change whose own condition did (an id that is taken, a job that is not there,
-    a move that the state machine does not know). ``job`` and ``version`` say what stands there instead.
+    ``guard`` is the one that failed, or the change whose own condition did (an id that is taken, a job that
+    is not there, a move that the state machine does not know). ``job`` and ``version`` say what stands there
+    instead.
     """
 
     guard: Guard | Change

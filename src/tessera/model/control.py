@@ -64,7 +64,8 @@ class Cancel(Control):
 
 
 class RateLimited(Control):
-    """Somebody else's limit was met: run again after a while, and let nothing start under the named counter until then.
+    """Somebody else's limit was met: run again after a while, and let nothing start under the named counter
+    until then.
 
     ``counter`` is a ceiling's or rate's name, or name/value; '' closes nothing.
     """

@@ -78,7 +78,8 @@ class TooLarge(InvalidArgument):
         self.size_bytes = size_bytes
         self.limit_bytes = limit_bytes
         super().__init__(
-            what, f"{size_bytes} bytes are over the limit of {limit_bytes}; store a reference to the data instead"
+            what,
+            f"{size_bytes} bytes are over the limit of {limit_bytes}; store a reference to the data instead",
         )
 
 
@@ -139,7 +140,9 @@ class VersionConflict(Conflict):
     def __init__(self, space: str, key: str, expected: int, found: int) -> None:
         self.expected = expected
         self.found = found
-        super().__init__(f"record {space}/{key} is at version {found}, not {expected}; read it again and retry")
+        super().__init__(
+            f"record {space}/{key} is at version {found}, not {expected}; read it again and retry"
+        )
 
 
 class DuplicateKind(Conflict):
@@ -161,7 +164,9 @@ class StaleLease(TesseraError):
         self.job = job
         self.fence = fence
         self.found = found
-        super().__init__(f"the lease on job {job} (fence {fence}) is not current: {found}; nothing was written")
+        super().__init__(
+            f"the lease on job {job} (fence {fence}) is not current: {found}; nothing was written"
+        )
 
 
 class QueueFull(TesseraError):

@@ -6,7 +6,8 @@ import uuid
 from typing import NewType
 
 JobId = NewType("JobId", bytes)
-"""16 bytes: a UUIDv7 made by the producer, or the uuid5 of a caller's id. Bytes inside, a UUID at every door."""
+"""16 bytes: a UUIDv7 made by the producer, or the uuid5 of a caller's id. Bytes inside, a UUID at every door.
+"""
 
 
 def show_id(job: bytes) -> str:

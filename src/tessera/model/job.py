@@ -47,7 +47,9 @@ class Keep(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One unit of work, as stored. Times are milliseconds of the store's clock; 0 or -1 stands for "none" as noted."""
+    """One unit of work, as stored. Times are milliseconds of the store's clock; 0 or -1 stands for "none" as
+    noted.
+    """
 
     id: JobId
     given_id: str = ""
@@ -64,7 +66,9 @@ class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     tenant: str = ""
     stride: int = 0
-    """How far this job moves its tenant's pass on; 0 = the usual step, where its queue is shared between tenants."""
+    """How far this job moves its tenant's pass on; 0 = the usual step, where its queue is shared between
+    tenants.
+    """
 
     fence: int = 0
     """Grows with every change of ownership; the one thing a holder's write is checked against."""
@@ -93,7 +97,8 @@ class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     slots: tuple[str, ...] = ()
     """Exclusive keys it owns; freed at a final state, ``id:`` when the row goes."""
     blocked_on: str = ""
-    """While blocked: the counter or ``kind:`` key it waits under. While available: the counter that woke it."""
+    """While blocked: the counter or ``kind:`` key it waits under. While available: the counter that woke it.
+    """
 
     parent: JobId | None = None
     open: int = 0
@@ -177,8 +182,10 @@ class Extras(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The job that this one was made from, by a retry of a completed job or by a named dead-letter queue."""
     join_note: str = ""
     """What a split job wrote to itself for the time after the join."""
+    split: int = 0
+    """Of a child: the attempt of its parent that split."""
     child_no: int = 0
-    """Place among the children of one split."""
+    """Of a child: its place in that split."""
 
 
 _terms_encoder = msgspec.msgpack.Encoder()

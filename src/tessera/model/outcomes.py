@@ -1,4 +1,6 @@
-"""How an attempt can end, as values. The executor returns one and writes nothing; the engine turns it into changes."""
+"""How an attempt can end, as values. The executor returns one and writes nothing; the engine turns it into
+changes.
+"""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ class Ceiling(msgspec.Struct, frozen=True, gc=False, tag=True):
 class Rate(msgspec.Struct, frozen=True, gc=False, tag=True):
     """At most ``limit`` units started per ``per_ms`` and key.
 
-    ``exact=False`` is a token bucket: ``limit`` per window plus a burst on top. ``exact=True`` never lets more than ``limit``
-    start in any window of that length: the bucket holds ``burst`` and the rest flows in.
+    ``exact=False`` is a token bucket: ``limit`` per window plus a burst on top. ``exact=True`` never lets
+    more than ``limit`` start in any window of that length: the bucket holds ``burst`` and the rest flows in.
     """
 
     limit: int
@@ -36,11 +36,14 @@ CounterPolicy = Ceiling | Rate
 
 
 class QueuePolicy(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What holds for one queue. Fields left at None say nothing, so that two layers can be laid over one another."""
+    """What holds for one queue. Fields left at None say nothing, so that two layers can be laid over one
+    another.
+    """
 
     paused: bool | None = None
     weights: dict[str, float] | None = None
-    """Share of each tenant; 1 for those not named. Tenants share a queue from its first job that names one."""
+    """Share of each tenant; 1 for those not named. Tenants share a queue from its first job that names one.
+    """
     events: EventLevel | None = None
 
 

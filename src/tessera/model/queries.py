@@ -51,7 +51,9 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     """In claim order, as stored: running, with fence and lease."""
     now: int = 0
     next_due: int = 0
-    """When the next scheduled job of the asked queues, or a counter in need of a look, falls due; 0 = none known."""
+    """When the next scheduled job of the asked queues, or a counter in need of a look, falls due; 0 = none
+    known.
+    """
     set_aside: int = 0
     policy_version: int = 0
     replan: bool = False

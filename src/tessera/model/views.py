@@ -1,4 +1,6 @@
-"""A job as people and programs outside see it: plain names, printed ids, aware times. Payloads only where they were asked for."""
+"""A job as people and programs outside see it: plain names, printed ids, aware times. Payloads only where
+they were asked for.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """One job at one instant.
 
-    Times are aware and in UTC. ``payload`` and ``result`` are the decoded JSON, present only if they were asked for.
+    Times are aware and in UTC. ``payload`` and ``result`` are the decoded JSON, present only if they were
+    asked for.
     """
 
     id: str

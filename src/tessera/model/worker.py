@@ -1,4 +1,6 @@
-"""What a worker says of itself: a record that expires unless it is refreshed. For display and for ``explain``; no lease depends on it."""
+"""What a worker says of itself: a record that expires unless it is refreshed. For display and for
+``explain``; no lease depends on it.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,14 @@
 """The arithmetic of counters: may this job start now, and if not, when should one look again.
 
-A ceiling holds units while jobs run. A rate is a bucket kept in whole numbers: its level is counted in *level units* of 1/unit, so that
-``refill`` of them flow back each millisecond and nothing is ever rounded. One unit of the counter costs ``unit`` level units.
+A ceiling holds units while jobs run. A rate is a bucket kept in whole numbers: its level is counted in *level
+units* of 1/unit, so that ``refill`` of them flow back each millisecond and nothing is ever rounded. One unit
+of the counter costs ``unit`` level units.
 
-* token bucket, N per W with burst B: capacity B*W, refill N: within any window of length W at most N + B start.
-* exact, never more than N in any window of length W: capacity B*W, refill N - B + 1. From a full bucket B start at once, the
-  next ones W / (N - B + 1) apart, so within any half-open window [t, t + W) at most B + (N - B) = N start.
+* token bucket, N per W with burst B: capacity B*W, refill N: within any window of length W at most N + B
+  start.
+* exact, never more than N in any window of length W: capacity B*W, refill N - B + 1. From a full bucket B
+  start at once, the next ones W / (N - B + 1) apart, so within any half-open window [t, t + W) at most B + (N
+  - B) = N start.
 """
 
 from __future__ import annotations
@@ -23,7 +26,9 @@ UNLIMITED: Final = 1 << 52
 
 
 def configure(counter: Counter, policy: CounterPolicy | None, version: int, now: int) -> Counter:
-    """The counter under the policy of this version. A new rate starts full; a changed one keeps its level, cut to the new capacity."""
+    """The counter under the policy of this version. A new rate starts full; a changed one keeps its level,
+    cut to the new capacity.
+    """
     if isinstance(policy, Rate):
         burst = _burst(policy)
         refill = policy.limit - burst + 1 if policy.exact and policy.limit else policy.limit
@@ -41,7 +46,9 @@ def configure(counter: Counter, policy: CounterPolicy | None, version: int, now:
             version=version,
         )
     ceiling = policy.limit if isinstance(policy, Ceiling) else -1
-    return replace(counter, ceiling=ceiling, refill=0, capacity=0, unit=0, level=0, level_at=0, version=version)
+    return replace(
+        counter, ceiling=ceiling, refill=0, capacity=0, unit=0, level=0, level_at=0, version=version
+    )
 
 
 def _burst(policy: Rate) -> int:
@@ -70,7 +77,8 @@ def free_units(counter: Counter, now: int) -> int:
 def admits(counter: Counter, units: int, now: int, *, woken: bool) -> bool:
     """Whether a job may take its units.
 
-    Whoever was not woken by this counter queues behind those set aside under it and leaves alone what the woken were promised.
+    Whoever was not woken by this counter queues behind those set aside under it and leaves alone what the
+    woken were promised.
     """
     free = free_units(counter, now)
     if woken:
@@ -82,13 +90,15 @@ def take(counter: Counter, units: int, now: int, *, woken: bool) -> Counter:
     """The counter after a job started."""
     awake = counter.awake - units if woken else counter.awake
     if counter.unit:
-        return replace(counter, level=settled_level(counter, now) - units * counter.unit, level_at=now, awake=awake)
+        return replace(
+            counter, level=settled_level(counter, now) - units * counter.unit, level_at=now, awake=awake
+        )
     return replace(counter, used=counter.used + units, awake=awake)
 
 
 def give_back(counter: Counter, units: int) -> Counter:
-    """The counter after units that a run held came back. They were a ceiling's when the run began, whatever the policy says now:
-    as a credit to a rate they would let more start than it allows."""
+    """The counter after units that a run held came back. They were a ceiling's when the run began, whatever
+    the policy says now: as a credit to a rate they would let more start than it allows."""
     return replace(counter, used=max(0, counter.used - units))
 
 
@@ -101,7 +111,9 @@ def refund(counter: Counter, units: int, now: int) -> Counter:
 
 
 def looks_again_at(counter: Counter, units: int, now: int) -> int:
-    """When the next so many units of a rate can be free, or a closed counter opens; 0 = no clock will bring them."""
+    """When the next so many units of a rate can be free, or a closed counter opens; 0 = no clock will bring
+    them.
+    """
     at = counter.closed_until if counter.closed_until > now else 0
     if not counter.unit:
         return at
@@ -114,8 +126,8 @@ def looks_again_at(counter: Counter, units: int, now: int) -> int:
 
 
 def full_at(counter: Counter, now: int) -> int:
-    """When a counter that nobody uses says nothing any more and can be forgotten: it is open and, as a rate, full again.
-    0 = it does already, or the clock alone will not bring it there."""
+    """When a counter that nobody uses says nothing any more and can be forgotten: it is open and, as a rate,
+    full again. 0 = it does already, or the clock alone will not bring it there."""
     opens = counter.closed_until if counter.closed_until > now else 0
     missing = counter.capacity - settled_level(counter, now)
     if missing <= 0:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from tessera.model.job import Terms
 
 
@@ -14,16 +16,17 @@ def delay_ms(terms: Terms, failures: int, random: float) -> int:
         longest = terms.backoff_delays_ms[min(failures, len(terms.backoff_delays_ms)) - 1]
     else:
         longest = _exponential(terms.backoff_base_ms, terms.backoff_factor, terms.backoff_cap_ms, failures)
-    return round(longest * (1 - terms.backoff_jitter * random))
+    return math.ceil(longest * (1 - terms.backoff_jitter * random))
 
 
 def crash_delay_ms(terms: Terms, crashes: int, random: float) -> int:
     """The wait after so many crashes: doubled each time, at most an hour, so that siblings of a suspect pass it."""
     longest = _exponential(terms.crash_backoff_ms, 2.0, 3_600_000, crashes)
-    return round(longest * (1 - terms.backoff_jitter * random))
+    return math.ceil(longest * (1 - terms.backoff_jitter * random))
 
 
 def _exponential(base_ms: int, factor: float, cap_ms: int, count: int) -> int:
-    # The exponent is bounded before it is taken: factor ** 1,000,000 is no float.
-    grown = base_ms * factor ** min(count - 1, 200) if factor > 1 else base_ms * factor ** (count - 1)
-    return int(min(cap_ms, grown))
+    # Decided before it is taken: factor ** 1,000,000 is no float, and 2 ** 64 ms are above every cap.
+    if base_ms and (count - 1) * math.log2(factor) >= 64:
+        return cap_ms
+    return int(min(cap_ms, base_ms * factor ** (count - 1))) if base_ms else 0

@@ -18,6 +18,8 @@ class Wait(msgspec.Struct, frozen=True, gc=False):
     parent: JobId
     on: str = "completed"
     otherwise: str = "cancel"
+    or_else: JobId | None = None
+    """The other key that the caller may have meant: his own ids may look like keys. Settled before it is stored."""
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):

@@ -51,7 +51,7 @@ ON_CHILD_DEAD: Final = {"continue": "go", "fail": "dead", "wait": "hold"}
 
 
 def ending(job: Job, outcome: Outcome, *, random: float, now: int, extras: Extras | None = None) -> Group:
-    """The group that ends the attempt of a held job. ``now`` is the worker's estimate of the store's time, used only for ages."""
+    """The group that ends the attempt of a held job. ``now`` is the store's time, needed where an age decides."""
     name, changes = _changes(job, outcome, random, now, extras)
     return Group((Held(job.id, job.fence, name),), changes)
 
@@ -144,7 +144,8 @@ def _changes(
             otherwise = ON_CHILD_DEAD[on_child_dead]
             links = tuple(Link(Edge(child.job.id, job.id, "completed", otherwise)) for child in children)
             waits = _with(ext, expires_at=job.deadline)
-            return name, (*children, move(State.WAITING, waits), *links)
+            # Nothing to wait for is a join at once: nobody would ever wake the job.
+            return name, (*children, move(State.WAITING if children else State.AVAILABLE, waits), *links)
     assert_never(outcome)
 
 

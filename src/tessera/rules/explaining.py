@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias, assert_never
 
 import msgspec
 
-from tessera.model.job import Job
+from tessera.model.job import Job, Need
 from tessera.model.policy import Ceiling, Policy, Rate
 from tessera.model.states import State
 from tessera.model.worker import WorkerInfo
@@ -58,8 +58,8 @@ def explain(facts: Facts) -> list[Cause]:
         case State.PENDING | State.WAITING:
             return [*_held(facts), *_edges(facts)]
         case State.SCHEDULED:
-            why = f"waits to be tried again after {job.failures} failure(s) and {job.crashes} crash(es)"
-            return [Cause("scheduled", f"{why if job.ends else 'is due'} in {_span(job.due - facts.now)}", "by time", job.due)]
+            why = f"it waits to be tried again after {job.failures} failure(s) and {job.crashes} crash(es)"
+            return [Cause("scheduled", f"{why if job.ends else 'it is due'} in {_span(job.due - facts.now)}", "by time", job.due)]
         case State.AVAILABLE:
             return _available(facts)
         case State.BLOCKED:
@@ -123,13 +123,16 @@ def _blocked(facts: Facts) -> list[Cause]:
     job = facts.job
     if job.blocked_on.startswith("kind:"):
         return [] if _queue_causes(facts) else [Cause("kind_woken", "a worker for its kind has just come", "by itself")]
-    units = next((need.units for need in job.needs if need.key == job.blocked_on), 1)
     fact = next((fact for fact in facts.counters if fact.key == job.blocked_on), CounterFact(job.blocked_on, 0, 0))
     policy = facts.policy.counter(job.blocked_on)
-    need = next((need for need in job.needs if need.key == job.blocked_on), None)
-    if need is not None and admission.impossible(policy, need):
+    need = next((need for need in job.needs if need.key == job.blocked_on), Need(job.blocked_on))
+    units = need.units
+    if admission.impossible(policy, need):
         text = f"it needs {units} units of {job.blocked_on!r}, more than that counter ever has"
         return [Cause("never_fits", text, "never")]
+    if policy is not None and fact.used + units <= policy.limit:
+        text = f"the counter {job.blocked_on!r} is closed for a while, or its room is promised to jobs before it"
+        return [Cause("counter_closed", text, "by time")]
     if isinstance(policy, Ceiling):
         if policy.limit == 0:
             return [Cause("ceiling_closed", f"the ceiling {job.blocked_on!r} is 0: it lets nothing start", "by a person")]

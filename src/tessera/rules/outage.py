@@ -1,9 +1,10 @@
 """How rescue behaves after a time in which nobody could renew (INV-37).
 
-A store that was away for longer than a lease lets every lease lapse at once. Taken back as usual, each would count as a crash and
-innocent jobs would end in quarantine. So a process whose own sweeps had a gap of over half a lease first waits one full lease, in
-which holders that live renew, and then takes back what is still lapsed without charging anybody. A process that was stopped for as
-long (SIGSTOP, a suspended machine) cannot tell the two apart and does the same.
+A store that was away for longer than a lease lets every lease lapse at once. Taken back as usual, each would
+count as a crash and innocent jobs would end in quarantine. So a process whose own sweeps had a gap of over
+half a lease first waits one full lease, in which holders that live renew, and then takes back what is still
+lapsed without charging anybody. A process that was stopped for as long (SIGSTOP, a suspended machine) cannot
+tell the two apart and does the same.
 
 The first sweep of a process has no gap: else a payload that kills each worker at once would never be charged.
 """
@@ -33,7 +34,7 @@ class Watch(msgspec.Struct, frozen=True, gc=False):
 
 
 def before_sweep(watch: Watch, now: float, lease_seconds: float) -> tuple[Watch, Rescue]:
-    """Decide before each sweep, also before one that then fails: the wait begins at the first that succeeds."""
+    """Decide before each sweep, also before one that fails: the wait begins at the first that succeeds."""
     if watch.swept_at is not None and now - watch.swept_at > lease_seconds / 2:
         watch = Watch(watch.swept_at, now + lease_seconds, forgives=True)
     return watch, Rescue(allowed=now >= watch.waits_until, charged=not watch.forgives)

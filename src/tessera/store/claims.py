@@ -52,6 +52,10 @@ class _Turn:
         self.room = request.limit
         self.counted_room = request.counted_limit
         self.set_aside = 0
+        self._fence = work.now * 1_000
+        self._cap_at = work.now + request.cap_ms if request.cap_ms else 0
+        until = work.now + request.lease_ms
+        self._lease_until = min(until, self._cap_at) if self._cap_at else until
 
     def take_from(self, queue: str, limit: int) -> None:
         """Lease up to ``limit`` jobs of one queue, in order."""
@@ -70,6 +74,9 @@ class _Turn:
                     taken += 1
             if len(candidates) < wanted or before == self.set_aside:
                 break
+        if taken:
+            self.work.count(queue, State.AVAILABLE, -taken)
+            self.work.count(queue, State.RUNNING, +taken)
 
     def _wake_served_kinds(self, queue: str, limit: int) -> None:
         """Jobs that waited for a worker of their kind: here is one."""
@@ -112,27 +119,23 @@ class _Turn:
         for need in job.needs:
             counter = work.counter(need.key)
             work.put_counter(admission.take(counter, need.units, work.now, woken=job.blocked_on == need.key))
-        until = work.now + request.lease_ms
-        cap_at = work.now + request.cap_ms if request.cap_ms else 0
         leased = replace(
             job,
             state=State.RUNNING,
-            holds=transitions.taken(job.needs, work),
+            holds=transitions.taken(job.needs, work) if job.needs else (),
             blocked_on="",
             holder=request.holder,
             attempt=job.attempt + 1,
-            fence=max(job.fence + 1, work.now * 1_000),
+            fence=max(job.fence + 1, self._fence),
             claimed_at=work.now,
-            lease_until=min(until, cap_at) if cap_at else until,
-            cap_at=cap_at,
+            lease_until=self._lease_until,
+            cap_at=self._cap_at,
         )
         lane = (job.queue, job.priority)
         floor = work.floors.get(lane)
         if floor is not None and job.pass_ > floor:
             work.floors.put(lane, job.pass_)
         leased = work.log_move(State.AVAILABLE, leased, "", request.holder)
-        work.count(job.queue, State.AVAILABLE, -1)
-        work.count(job.queue, State.RUNNING, +1)
         work.jobs.put(job.id, leased)
         self.jobs.append(leased)
         self.room -= 1

@@ -55,6 +55,7 @@ REQUEST_SPACE = "~request"
 REQUEST_KEPT_MS = 86_400_000
 """How long a repeat with the same request id gets the first answers: 24 h."""
 
+_DONE = Done()
 _answers = msgspec.msgpack.Decoder(list[Answer])
 
 
@@ -87,7 +88,7 @@ def apply_group(work: Working, group: Group) -> Answer:
         if answer is not None:
             existing += answer.existing
     transitions.settle(work)
-    return Done(replayed=len(existing) == len(group.changes) > 0, existing=tuple(existing))
+    return Done(len(existing) == len(group.changes), tuple(existing)) if existing else _DONE
 
 
 def _answer_to_refusal(work: Working, group: Group, refused: Refused) -> Answer:
@@ -111,24 +112,42 @@ def _check(work: Working, guard: Guard) -> Refused | None:
     match guard:
         case Held(job=key, fence=fence):
             job = work.job(key)
-            if job is not None and job.fence == fence and job.state is State.RUNNING and work.now < job.lease_until:
+            if (
+                job is not None
+                and job.fence == fence
+                and job.state is State.RUNNING
+                and work.now < job.lease_until
+            ):
                 return None
             job = job or work.archive.get(key)
             return Refused(guard, job, why=_why_not_held(work, job, fence))
         case Lapsed(job=key, fence=fence):
             job = work.job(key)
-            if job is not None and job.fence == fence and job.state is State.RUNNING and work.now >= job.lease_until:
+            if (
+                job is not None
+                and job.fence == fence
+                and job.state is State.RUNNING
+                and work.now >= job.lease_until
+            ):
                 return None
             return Refused(guard, job, why="the lease is live or has ended")
-        case InState(job=key, states=states):
+        case InState(job=key, states=states, fence=fence, due=due):
             job = work.any_job(key)
-            if job is not None and job.state in states:
-                return None
-            return Refused(guard, job, why=f"the job is {job.state}" if job else "there is no such job")
+            if job is None:
+                return Refused(guard, why="there is no such job")
+            if job.state not in states:
+                return Refused(guard, job, why=f"the job is {job.state}")
+            if fence not in (-1, job.fence) or due not in (-1, job.due):
+                return Refused(guard, job, why=f"the job is {job.state} once more")
+            return None
         case AtVersion(space=space, key=name, version=version):
             record = work.record(space, name)
             found = record.version if record is not None else 0
-            return None if found == version else Refused(guard, version=found, why=f"the record is at version {found}")
+            return (
+                None
+                if found == version
+                else Refused(guard, version=found, why=f"the record is at version {found}")
+            )
         case Free(slot=slot_key):
             slot = work.slot(slot_key)
             if slot is None:
@@ -136,7 +155,9 @@ def _check(work: Working, guard: Guard) -> Refused | None:
             return Refused(guard, work.any_job(slot.owner), why="the key is taken")
         case Below(counter=counter_key, ceiling=ceiling):
             used = work.counter(counter_key).used
-            return None if used < ceiling else Refused(guard, version=used, why=f"the counter stands at {used}")
+            return (
+                None if used < ceiling else Refused(guard, version=used, why=f"the counter stands at {used}")
+            )
     assert_never(guard)
 
 
@@ -183,7 +204,9 @@ def _apply(work: Working, change: Change) -> Answer | None:
         case Count(counter=key, units=units, close=close):
             counter = work.counter(key)
             if units or close is not None:
-                closed = counter.closed_until if close is None else max(counter.closed_until, work.now + close.ms)
+                closed = (
+                    counter.closed_until if close is None else max(counter.closed_until, work.now + close.ms)
+                )
                 work.put_counter(replace(counter, used=max(0, counter.used + units), closed_until=closed))
             work.touched[key] = None
         case Link():
@@ -199,9 +222,10 @@ def _apply(work: Working, change: Change) -> Answer | None:
             _log(work, change)
         case PublishBlob(upload=upload, sha256=sha256, size=size):
             is_used_up = any(upload == published for published, _, _ in work.blobs)
-            chunks, staged = (0, 0) if is_used_up else work.source.staged(upload)
-            if staged != size or (size and not chunks):
-                return Refused(change, version=staged, why=f"{staged} of {size} bytes are staged")
+            _, staged = (0, 0) if is_used_up else work.source.staged(upload)
+            if staged != size:
+                why = "a chunk is missing" if staged < 0 else f"{staged} of {size} bytes are staged"
+                return Refused(change, version=max(staged, 0), why=why)
             work.blobs.append((upload, sha256, size))
         case _:
             assert_never(change)
@@ -222,7 +246,11 @@ def _add(work: Working, change: AddJob) -> Answer | None:
     new = change.job
     taken = work.any_job(new.id)
     if taken is not None:
-        return Done(existing=(new.id,)) if _is_same(new, taken) else Refused(change, taken, why="the id is taken")
+        return (
+            Done(existing=(new.id,))
+            if _is_same(new, taken)
+            else Refused(change, taken, why="the id is taken")
+        )
     for key in new.slots:
         slot = work.slot(key)
         if slot is not None:
@@ -233,8 +261,6 @@ def _add(work: Working, change: AddJob) -> Answer | None:
     bounds = [bound for bound in (due + change.expires if change.expires else 0, deadline) if bound]
     job = replace(
         new,
-        # An id may be used again: no lease of a former job of that name may pass for one of this.
-        fence=max(new.fence, work.now * 1_000),
         created_at=work.now,
         due=due,
         deadline=deadline,
@@ -306,7 +332,9 @@ def _link(work: Working, change: Link) -> Answer | None:
         return Refused(change, why="a job cannot wait for itself")
     parent, child = work.any_job(edge.parent), work.job(edge.child)
     if parent is None or child is None:
-        return Refused(change, why="there is no such parent job" if parent is None else "the dependent job is not live")
+        return Refused(
+            change, why="there is no such parent job" if parent is None else "the dependent job is not live"
+        )
     if child.state not in (State.PENDING, State.WAITING):
         return Refused(change, child, why="only a pending or waiting job can wait for another")
     if work.edges.get((edge.parent, edge.child)) is not None:

@@ -114,7 +114,11 @@ class World:
         return [self.jobs[row[-1]] for row in self._blocked.get(key, ())[:limit]]
 
     def outdated_counters(self, version: int) -> list[str]:
-        return [key for key in self._blocked if self.counters[key].version < version and not key.startswith("kind:")]
+        return [
+            key
+            for key in self._blocked
+            if self.counters[key].version < version and not key.startswith("kind:")
+        ]
 
     def blocked_kinds(self, queue: str) -> list[str]:
         return [key for key in self._blocked if key.startswith(f"kind:{queue}:")]
@@ -122,7 +126,7 @@ class World:
     def staged(self, upload: str) -> tuple[int, int]:
         chunks = self.staged_chunks.get(upload, {})
         if sorted(chunks) != list(range(len(chunks))):
-            return 0, 0
+            return 0, -1
         return len(chunks), sum(map(len, chunks.values()))
 
     def policy_version(self) -> int:
@@ -226,6 +230,8 @@ class MemoryStore:
         self._world = world
         self._blocking = blocking
         self._is_open = False
+        self._heard = world.bell.rings
+        """Rings before the last look for work: one that came between that look and a wait is not lost."""
 
     @property
     def installation(self) -> bytes:
@@ -238,6 +244,7 @@ class MemoryStore:
         self._is_open = False
 
     async def claim(self, request: ClaimRequest) -> Claimed:
+        self._heard = self._world.bell.rings
         with self._writing() as work:
             claimed = claims.claim(work, request)
         with self._reading():
@@ -265,8 +272,12 @@ class MemoryStore:
                 lapsed=jobs(world.leases, now + 1),
                 expired=jobs(world.expiries, now + 1),
                 gone=tuple(key for _, key in world.gone[: bisect_left(world.gone, (now + 1,))][:limit]),
-                slots=tuple(_first(limit, (slot for slot in world.slots.values() if 0 < slot.expires_at <= now))),
-                counters=tuple(_first(limit, (c.key for c in world.counters.values() if 0 < c.wake_at <= now))),
+                slots=tuple(
+                    _first(limit, (slot for slot in world.slots.values() if 0 < slot.expires_at <= now))
+                ),
+                counters=tuple(
+                    _first(limit, (c.key for c in world.counters.values() if 0 < c.wake_at <= now))
+                ),
                 records=tuple(_first(limit, (r for r in world.records.values() if _is_due(r, now)))),
                 next_due=self._next_due(chosen),
             )
@@ -329,7 +340,9 @@ class MemoryStore:
 
     async def events(self, after: int = 0, limit: int = 200, job: JobId | None = None) -> list[Event]:
         with self._reading() as world:
-            return list(_first(limit, (event for event in world.log[after:] if job is None or event.job == job)))
+            return list(
+                _first(limit, (event for event in world.log[after:] if job is None or event.job == job))
+            )
 
     async def stage(self, upload: str, number: int, data: bytes) -> None:
         with self._reading() as world:
@@ -365,9 +378,14 @@ class MemoryStore:
             )
 
     async def wait(self, seconds: float) -> bool:
+        """See ``Notifies.wait``. A change since the last claim or wait of this handle counts."""
+        bell = self._world.bell
         if self._blocking:
-            return self._world.bell.wait_blocking(seconds)
-        return await self._world.bell.wait(seconds)
+            rang = bell.wait_blocking(seconds, self._heard)
+        else:
+            rang = await bell.wait(seconds, self._heard)
+        self._heard = bell.rings
+        return rang
 
     @contextmanager
     def _reading(self) -> Iterator[World]:

@@ -1,10 +1,11 @@
 """What every store must do. Whoever writes a store needs this page and ``model/changes`` only.
 
-Verbs are ordinary ``async def``. A store comes in two colours: in the blocking one no verb ever suspends, so that
-``run_blocking`` can drive it without an event loop, in the caller's thread and in the caller's transaction.
+Verbs are ordinary ``async def``. A store comes in two colours: in the blocking one no verb ever suspends, so
+that ``run_blocking`` can drive it without an event loop, in the caller's thread and in the caller's
+transaction.
 
-Duties of every verb: decide by the store's own clock; write wholly or not at all; be safe to repeat as said there; raise the
-typed errors of ``model/errors`` and nothing of a driver's.
+Duties of every verb: decide by the store's own clock; write wholly or not at all; be safe to repeat as said
+there; raise the typed errors of ``model/errors`` and nothing of a driver's.
 """
 
 from __future__ import annotations
@@ -29,11 +30,15 @@ class Store(Protocol):
 
     @property
     def installation(self) -> bytes:
-        """16 random bytes made when the store was created: what caller's ids are derived under, and what tells two stores apart."""
+        """16 random bytes made when the store was created: what caller's ids are derived under, and what
+        tells two stores apart.
+        """
         ...
 
     async def open(self) -> None:
-        """Connect and check the schema; create it in an empty store. Idempotent. Raises SchemaTooOld, SchemaTooNew, StoreError."""
+        """Connect and check the schema; create it in an empty store. Idempotent. Raises SchemaTooOld,
+        SchemaTooNew, StoreError.
+        """
         ...
 
     async def close(self) -> None:
@@ -43,27 +48,33 @@ class Store(Protocol):
     async def claim(self, request: ClaimRequest) -> Claimed:
         """Take ready jobs in order under their counters.
 
-        Must in one atomic step, per job: set running, holder, lease, attempt + 1, fence = max(fence + 1, store microseconds);
-        take all its units or none; set aside what may not run under the key it lacks, order kept. Jobs of a paused queue, of a
-        quarantined fingerprint or past ``expires_at`` are not handed out. Nothing is claimed under another policy version than the
-        store's. Not safe to repeat: after OutcomeUnknown look for jobs with ``holder`` first.
+        Must in one atomic step, per job: set running, holder, lease, attempt + 1, fence = max(fence + 1,
+        store microseconds); take all its units or none; set aside what may not run under the key it lacks,
+        order kept. Jobs of a paused queue, of a quarantined fingerprint or past ``expires_at`` are not handed
+        out. Nothing is claimed under another policy version than the store's. Not safe to repeat: after
+        OutcomeUnknown look for jobs with ``holder`` first.
         """
         ...
 
     async def commit(self, groups: Sequence[Group], request_id: str = "") -> list[Answer]:
-        """Apply each group wholly or not at all; one answer a group, in order. All applied groups are one transaction.
+        """Apply each group wholly or not at all; one answer a group, in order. All applied groups are one
+        transaction.
 
-        A group is checked against what the groups before it did. With a ``request_id`` a repeat within 24 h returns the first
-        answers and changes nothing.
+        A group is checked against what the groups before it did. With a ``request_id`` a repeat within 24 h
+        returns the first answers and changes nothing.
         """
         ...
 
     async def due(self, limit: int, queues: Sequence[str] | None = None) -> Due:
-        """What the clock has made ready, each list at most ``limit`` long. ``queues`` narrows it to jobs of these queues."""
+        """What the clock has made ready, each list at most ``limit`` long. ``queues`` narrows it to jobs of
+        these queues.
+        """
         ...
 
     async def find_jobs(self, which: Filter, page: Page) -> JobPage:
-        """Jobs of a filter, hot and archived, newest key first. Stops after EXAMINED_LIMIT rows and says how many it looked at."""
+        """Jobs of a filter, hot and archived, newest key first. Stops after EXAMINED_LIMIT rows and says how
+        many it looked at.
+        """
         ...
 
     async def count_jobs(self) -> dict[tuple[str, State], int]:
@@ -119,7 +130,9 @@ class Store(Protocol):
         ...
 
     async def verify(self) -> list[str]:
-        """Re-derive counts, counters, slots and edges from the rows; each difference in a sentence. Empty = sound."""
+        """Re-derive counts, counters, slots and edges from the rows; each difference in a sentence. Empty =
+        sound.
+        """
         ...
 
 
@@ -128,9 +141,21 @@ class Notifies(Protocol):
     """The store can say that something changed."""
 
     async def wait(self, seconds: float) -> bool:
-        """Sleep until a commit, of this process or another, may have made a job claimable or ended a watched one; at most so long.
+        """Sleep until a commit, of this process or another, may have made a job claimable or ended a watched
+        one; at most so long.
 
         True = something happened. May be wrong in that direction only.
+        """
+        ...
+
+
+@runtime_checkable
+class Describes(Protocol):
+    """The store can say what it stands on."""
+
+    async def describe(self) -> dict[str, str]:
+        """Facts for an operator by name: where the data lies, its durability class, the server's or library's
+        version. Names may grow.
         """
         ...
 
@@ -140,9 +165,11 @@ class JoinsTransaction(Protocol):
     """The store can work inside the caller's own transaction."""
 
     def joined(self, connection: object) -> Store:
-        """This store, with commits that become part of the transaction open on the connection. Never commits, never rolls back.
+        """This store, with commits that become part of the transaction open on the connection. Never commits,
+        never rolls back.
 
-        Raises NotInTransaction (autocommit), ForeignStore (another database), Unsupported (not a connection it knows).
+        Raises NotInTransaction (autocommit), ForeignStore (another database), Unsupported (not a connection
+        it knows).
         """
         ...
 
@@ -150,7 +177,8 @@ class JoinsTransaction(Protocol):
 def run_blocking(work: Coroutine[Any, Any, _T]) -> _T:
     """Run a coroutine over a blocking store to its end, in this thread and without an event loop.
 
-    Every await in it must answer at once; one that suspends is a mistake in the driver and raises RuntimeError.
+    Every await in it must answer at once; one that suspends is a mistake in the driver and raises
+    RuntimeError.
     """
     try:
         work.send(None)

@@ -1,7 +1,8 @@
 """Moving a job: the one place where a row changes its state in a one-writer store.
 
-Whatever the reason for a move, the same things follow from it, in the same transaction: units come back, the fence rises, counts and
-log agree with the rows, slots are freed, edges are settled, and whoever has room now is woken. So no capability can forget one.
+Whatever the reason for a move, the same things follow from it, in the same transaction: units come back, the
+fence rises, counts and log agree with the rows, slots are freed, edges are settled, and whoever has room now
+is woken. So no capability can forget one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from tessera.model.changes import Counter, Edge, Edits, Record, Slot
 from tessera.model.ids import JobId
@@ -25,21 +26,29 @@ SETTLED_AT_ONCE: Final = 1_000
 """Edges an end settles in its own commit; a follow-up record has a duty go on."""
 KEPT_ENDS: Final = 10
 FOLLOWUP_SPACE: Final = "~followup"
+_BY_CLAIM: Final = frozenset({State.RUNNING, State.BLOCKED})
+_GOES_ON: Final = frozenset({State.AVAILABLE, State.SCHEDULED})
+_WAITS: Final = frozenset({State.PENDING, State.WAITING})
+_EDITS: Final = Edits.__struct_fields__
 _followup: Final = msgspec.msgpack.Decoder(tuple[State, int])
 
 
 def slot_outlives(key: str, state: State) -> bool:
-    """Whether a job keeps this slot after it ended so: an ``id:`` until its row goes, a ``ud:`` while it is dead."""
+    """Whether a job keeps this slot after it ended so: an ``id:`` until its row goes, a ``ud:`` while it is
+    dead.
+    """
     return key.startswith("id:") or (state is State.DEAD and key.startswith("ud:"))
 
 
 def refusal(job: Job, to: State, edits: Edits) -> str:
-    """Why the state machine refuses this move; '' if it does not. ``to`` is where the job would land: ``scheduled`` if due ahead."""
+    """Why the state machine refuses this move; '' if it does not. ``to`` is where the job would land:
+    ``scheduled`` if due ahead.
+    """
     if not lifecycle.allowed(job.state, to):
         return f"a {job.state} job cannot become {to}"
-    if to in (State.RUNNING, State.BLOCKED):
+    if to in _BY_CLAIM:
         return "only a claim leases a job or sets it aside"
-    if to in (State.AVAILABLE, State.SCHEDULED) and job.state in (State.PENDING, State.WAITING):
+    if to in _GOES_ON and job.state in _WAITS:
         if job.open:
             return f"it still waits for {job.open} other job{'s' if job.open > 1 else ''}"
         if job.state is State.PENDING and job.held and edits.held is not False:
@@ -55,11 +64,9 @@ def landing(to: State, due: int, now: int) -> State:
 def edited(job: Job, edits: Edits, now: int) -> dict[str, Any]:
     """The fields that edits change, resolved against the store's time. ``due`` is left to the caller."""
     fields: dict[str, Any] = {}
-    for name in edits.__struct_fields__:
-        value = getattr(edits, name)
-        if value is UNSET or name in ("due", "due_latest", "lease"):
-            continue
-        fields[name] = value
+    for name, value in zip(_EDITS, astuple(edits), strict=True):
+        if value is not UNSET and name not in ("due", "due_latest", "lease"):
+            fields[name] = value
     if edits.lease is not UNSET:
         until = now + edits.lease.ms
         fields["lease_until"] = min(until, job.cap_at) if job.cap_at else until
@@ -94,8 +101,9 @@ def move(
     """Bring a job to another state with all that follows from it. The caller has asked ``refusal``."""
     before = job.state
     to = landing(to, due, work.now)
-    if job.cancel_requested and before in (State.RUNNING, State.WAITING) and to in (State.AVAILABLE, State.SCHEDULED):
-        # Whoever ends the attempt may not have seen the request yet; a cancel that was acknowledged is not lost to that race.
+    if job.cancel_requested and before in (State.RUNNING, State.WAITING) and to in _GOES_ON:
+        # Whoever ends the attempt may not have seen the request yet; a cancel that was acknowledged is not
+        # lost to that race.
         to, reason = State.CANCELLED, reason or "cancelled"
     values: dict[str, Any] = {"state": to, "reason": reason, "blocked_on": ""}
     if before is State.RUNNING:
@@ -114,13 +122,15 @@ def move(
         values |= fields
     if to is State.SCHEDULED:
         values["due"] = due
+    elif to in FINAL:
+        values |= _retention(job, to, work.now)
     moved = replace(job, **values)
     if to is State.AVAILABLE:
         moved = _ready(work, moved, before, gave_back=refund)
     moved = work.log_move(before, moved, end.end if end else "", by)
     work.count(job.queue, before, -1)
     if to in FINAL:
-        _end(work, moved, was_hot=before not in FINAL, waited=before is State.WAITING)
+        _end(work, job, moved)
     else:
         work.count(moved.queue, to, +1)
         work.jobs.put(moved.id, moved)
@@ -177,7 +187,9 @@ def drop(work: Working, job: Job, what: str, by: str = "") -> None:
 
 
 def settle(work: Working) -> None:
-    """Finish what the moves of this group set off: settle edges of jobs that ended, wake whoever has room. Moves may set off more."""
+    """Finish what the moves of this group set off: settle edges of jobs that ended, wake whoever has room.
+    Moves may set off more.
+    """
     while work.ended or work.touched:
         while work.ended:
             settle_edges(work, *work.ended.pop())
@@ -188,7 +200,8 @@ def settle(work: Working) -> None:
 
 
 def settle_edges(work: Working, parent: JobId, ended_as: State, passed_over: int = 0) -> None:
-    """Tell the jobs that wait for this one how it ended, so many at once; a follow-up says how to go on, for its row may be gone.
+    """Tell the jobs that wait for this one how it ended, so many at once; a follow-up says how to go on, for
+    its row may be gone.
 
     ``passed_over`` edges come first in the order and stay: their jobs are on hold.
     """
@@ -217,8 +230,9 @@ def go_on_settling(work: Working, parent: JobId) -> None:
 
 
 def settle_edge(work: Working, edge: Edge, ended_as: State, *, is_gone: bool = False) -> bool:
-    """One dependant: go on, be cancelled or dead with the parent, or be held until the parent is redriven (then the answer is False).
-    A parent whose row is gone will never be redriven, so nobody is held for it."""
+    """One dependant: go on, be cancelled or dead with the parent, or be held until the parent is redriven
+    (then the answer is False). A parent whose row is gone will never be redriven, so nobody is held for it.
+    """
     child = work.job(edge.child)
     satisfied = edge.on == "ended" or ended_as is State.COMPLETED or edge.otherwise == "go"
     if not satisfied and edge.otherwise == "hold" and child is not None and not is_gone:
@@ -237,7 +251,9 @@ def settle_edge(work: Working, edge: Edge, ended_as: State, *, is_gone: bool = F
     return True
 
 
-def put_record(work: Working, space: str, key: str, value: bytes | None, *, due_at: int = 0, expires_at: int = 0) -> None:
+def put_record(
+    work: Working, space: str, key: str, value: bytes | None, *, due_at: int = 0, expires_at: int = 0
+) -> None:
     """Write a record, or with None a tombstone; its version rises by one."""
     old = work.records.get((space, key))
     reserved = space.startswith("~")
@@ -252,15 +268,15 @@ def put_record(work: Working, space: str, key: str, value: bytes | None, *, due_
         work.policy_bumped = True
 
 
-# Pieces of a move -------------------------------------------------------------------------------------------------------
+# Pieces of a move -------------------------------------------------------------------------------------------
 
 
 def _ready(work: Working, job: Job, came_from: State | None = None, *, gave_back: bool = False) -> Job:
     """Place a job in the ready order.
 
-    What was set aside or given back keeps its place and what was scheduled is ordered by its due time; all else queues up behind.
-    A lane (queue and priority) is fair from its first job with a tenant on: then everybody in it takes a pass, and nobody
-    comes before what was claimed already.
+    What was set aside or given back keeps its place and what was scheduled is ordered by its due time; all
+    else queues up behind. A lane (queue and priority) is fair from its first job with a tenant on: then
+    everybody in it takes a pass, and nobody comes before what was claimed already.
     """
     kept = gave_back or came_from is State.BLOCKED
     # A job that is promoted before its time is due now: else it would stand behind all that became due since.
@@ -298,7 +314,7 @@ def _lease_ended(work: Working, job: Job, end: End | None, refund: bool) -> dict
         "cap_at": 0,
         "claimed_at": 0,
         "last_fence": job.fence,
-        "last_end": end.end if end else "",
+        "last_end": end.end if end else ("given_back" if refund else ""),
         "fence": job.fence + 1,
     }
 
@@ -315,15 +331,18 @@ def _leave_the_line(work: Working, job: Job) -> None:
     work.touched[job.blocked_on] = None
 
 
-def _end(work: Working, job: Job, *, was_hot: bool, waited: bool) -> None:
+def _retention(job: Job, state: State, now: int) -> dict[str, Any]:
+    kept_for = job.keep.after(state)
+    return {"finished_at": now, "gone_at": NEVER if kept_for < 0 else now + kept_for, "open": 0}
+
+
+def _end(work: Working, before: Job, job: Job) -> None:
     """A final state: to the archive, or nowhere if nothing is to be kept."""
+    _forget_edges_to(work, before, cancel_children=before.state is State.WAITING)
+    work.jobs.put(job.id, None)
     kept_for = job.keep.after(job.state)
-    gone_at = NEVER if kept_for < 0 else work.now + kept_for
-    _forget_edges_to(work, job, cancel_children=waited)
-    if was_hot:
-        work.jobs.put(job.id, None)
     if kept_for:
-        work.archive.put(job.id, replace(job, finished_at=work.now, gone_at=gone_at, open=0))
+        work.archive.put(job.id, job)
         work.count(job.queue, job.state, +1)
     for key in job.slots:
         if not kept_for or not slot_outlives(key, job.state):
@@ -399,5 +418,7 @@ def _with(counter: Counter, blocked: int = 0, awake: int = 0) -> Counter:
 
 
 def taken(needs: tuple[Need, ...], work: Working) -> tuple[Need, ...]:
-    """Those needs whose units come back when the job leaves ``running``: ceilings, and counters without a policy."""
+    """Those needs whose units come back when the job leaves ``running``: ceilings, and counters without a
+    policy.
+    """
     return tuple(need for need in needs if not work.counter(need.key).unit)

@@ -1,8 +1,9 @@
 """The rows that one transaction has read and changed so far.
 
-A store with one writer runs claim and commit over a ``Working`` set: rows are loaded when first asked for, changed here, and
-written at the end, each once, however often it changed. A journal takes a refused group back without touching its neighbours.
-The memory store's ``Source`` is dictionaries, SQLite's is SQL; the rules of claim and commit are written once, above both.
+A store with one writer runs claim and commit over a ``Working`` set: rows are loaded when first asked for,
+changed here, and written at the end, each once, however often it changed. A journal takes a refused group
+back without touching its neighbours. The memory store's ``Source`` is dictionaries, SQLite's is SQL; the
+rules of claim and commit are written once, above both.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from tessera.rules import lifecycle
 
 K = TypeVar("K")
 V = TypeVar("V")
-_Undo = tuple[dict[Any, Any], set[Any] | None, Any, Any]
-"""Rows, their dirty set, key, and the value to put back."""
+_Undo = tuple[dict[Any, Any], dict[Any, None] | None, Any, Any]
+"""Rows, the keys of those that changed, key, and the value to put back."""
 
 FloorKey = tuple[str, int]
 """Queue and priority: the floor of its passes."""
@@ -91,7 +92,7 @@ class Source(Protocol):
         ...
 
     def staged(self, upload: str) -> tuple[int, int]:
-        """(chunks, bytes) of an upload; (0, 0) if a chunk is missing between two."""
+        """(chunks, bytes) of an upload; (0, -1) if a chunk is missing before another."""
         ...
 
     def policy_version(self) -> int: ...
@@ -111,7 +112,8 @@ class _Table(Generic[K, V]):
         self._journal = journal
         self._rows: dict[K, V | None] = {}
         self._stored: dict[K, V | None] = {}
-        self._dirty: set[K] = set()
+        self._dirty: dict[K, None] = {}
+        """In the order of the first change: jobs enqueued together lie together on the disk."""
 
     def get(self, key: K) -> V | None:
         try:
@@ -121,16 +123,19 @@ class _Table(Generic[K, V]):
             return row
 
     def put(self, key: K, row: V | None) -> None:
-        self._journal.append((self._rows, self._dirty, key, self.get(key)))
-        self._rows[key] = row
-        self._dirty.add(key)
+        rows = self._rows
+        self._journal.append((rows, self._dirty, key, rows[key] if key in rows else self.get(key)))
+        rows[key] = row
+        self._dirty[key] = None
 
     def knows(self, key: K) -> bool:
         """Whether the row, or that there is none, was read or written here."""
         return key in self._rows
 
     def keep(self, key: K, row: V | None) -> V | None:
-        """A row that a query found, or None for one that it looked for in vain; what is known already is newer."""
+        """A row that a query found, or None for one that it looked for in vain; what is known already is
+        newer.
+        """
         if key not in self._rows:
             self._rows[key] = self._stored[key] = row
         return self._rows[key]
@@ -172,9 +177,11 @@ class Working:
         self.touched: dict[str, None] = {}
         """Counters to look at again before the group ends, in order of first touch."""
         self.ended: list[tuple[JobId, State, int]] = []
-        """Jobs that ended with heirs, how they ended, and how many of their edges to pass over: those still to be settled."""
+        """Jobs that ended with heirs, how they ended, and how many of their edges to pass over: those still
+        to be settled.
+        """
 
-    # Reads ------------------------------------------------------------------------------------------------------------
+    # Reads --------------------------------------------------------------------------------------------------
 
     def job(self, job: JobId) -> Job | None:
         """The hot row."""
@@ -213,7 +220,7 @@ class Working:
         self.flush()
         return self.source.edges_to(child)
 
-    # Writes -----------------------------------------------------------------------------------------------------------
+    # Writes -------------------------------------------------------------------------------------------------
 
     def put_counter(self, counter: Counter) -> None:
         self.counters.put(counter.key, counter)
@@ -235,23 +242,27 @@ class Working:
             return job
         job = msgspec.structs.replace(job, event_count=job.event_count + 1)
         name = lifecycle.event_name(before, job.state, end)
-        data = msgspec.json.encode({"state": job.state, "attempt": job.attempt, "fence": job.fence, "reason": job.reason})
+        data = msgspec.json.encode(
+            {"state": job.state, "attempt": job.attempt, "fence": job.fence, "reason": job.reason}
+        )
         self.events.append(Event(0, self.now, name, job.queue, job.id, job.event_count, by, data))
         return job
 
-    # Undo and flush -----------------------------------------------------------------------------------------------------
+    # Undo and flush -----------------------------------------------------------------------------------------
 
     def mark(self) -> tuple[int, int, int, int, bool]:
         """A place to roll back to."""
         return len(self._journal), len(self.events), len(self.history), len(self.blobs), self.policy_bumped
 
     def rollback(self, mark: tuple[int, int, int, int, bool]) -> None:
-        """Forget everything after the mark. Rows that were flushed meanwhile are written back by the next flush."""
+        """Forget everything after the mark. Rows that were flushed meanwhile are written back by the next
+        flush.
+        """
         journal, events, history, blobs, self.policy_bumped = mark
         for rows, dirty, key, old in reversed(self._journal[journal:]):
             rows[key] = old
             if dirty is not None:
-                dirty.add(key)
+                dirty[key] = None
         del self._journal[journal:], self.events[events:], self.history[history:], self.blobs[blobs:]
         self.touched.clear()
         self.ended.clear()

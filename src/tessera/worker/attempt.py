@@ -38,14 +38,14 @@ class Attempt:
         "abandoned",
         "hold",
         "hung",
+        "in_handler",
         "kill",
+        "runner",
         "runs",
         "started_at",
         "stop",
         "stopped_at",
-        "task",
         "thread",
-        "timeout_seconds",
     )
 
     def __init__(self, hold: Hold, handler: Handler | None) -> None:
@@ -55,12 +55,14 @@ class Attempt:
         self.stop: Stop | None = None
         """Set once; read by the context from any thread."""
         self.stopped_at = 0.0
-        self.task: asyncio.Task[None] | None = None
+        self.runner: asyncio.Task[None] | None = None
+        """The task that brings the attempt to its end."""
+        self.in_handler = False
+        """A coroutine of the application runs in it: it may be cancelled now."""
         self.thread = 0
         """The identifier of the thread that runs the handler."""
         self.kill: Callable[[Stop], None] | None = None
         """Ends the child process that runs the handler."""
-        self.timeout_seconds = 0.0
         self.hung = False
         """It was logged that this handler ignores being asked to stop."""
         self.abandoned = False
@@ -78,9 +80,11 @@ class Attempt:
         return self.hold.report
 
     def ask_to_stop(self, why: Stop) -> None:
-        """Ask the handler to stop, by the means its way of running has; the first reason stands, but for a lost lease.
+        """Ask the handler to stop, by the means its way of running has; the first reason stands, but for a
+        lost lease.
 
-        A coroutine gets CancelledError at its next await, a process SIGTERM and later SIGKILL, a thread only sees ``ctx.cancelled``.
+        A coroutine gets CancelledError at its next await, a process SIGTERM and later SIGKILL, a thread only
+        sees ``ctx.cancelled``.
         """
         first = self.stop is None
         if not first and (why is not Stop.LEASE or self.stop is Stop.LEASE):
@@ -90,5 +94,5 @@ class Attempt:
             self.stopped_at = seam.monotonic()
         if self.kill is not None:
             self.kill(why)
-        elif first and self.runs == "loop" and self.task is not None:
-            self.task.cancel()
+        elif first and self.in_handler and self.runner is not None:
+            self.runner.cancel()

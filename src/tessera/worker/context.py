@@ -59,14 +59,23 @@ class ContextServices(Protocol):
 
 
 class Calls(Protocol):
-    """How a context reaches the worker from where its handler runs: the event loop, a thread, or a child process."""
+    """How a context reaches the worker from where its handler runs: the event loop, a thread, or a child
+    process."""
 
     def enqueue(
-        self, what: object, args: Sequence[object], kwargs: Mapping[str, object], options: Mapping[str, object]
+        self,
+        what: object,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        options: Mapping[str, object],
     ) -> object: ...
 
     async def aenqueue(
-        self, what: object, args: Sequence[object], kwargs: Mapping[str, object], options: Mapping[str, object]
+        self,
+        what: object,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        options: Mapping[str, object],
     ) -> object: ...
 
     def extend(self, seconds: float) -> None: ...
@@ -104,8 +113,9 @@ class SplitRequest(Control):
 class Context:
     """The running job as its handler sees it: a parameter named ``ctx``, or annotated ``Context``.
 
-    ``log``, ``progress`` and ``output`` never wait: what they say goes out with the next renewal of the lease or with the end of
-    the attempt. Calls that reach the store have two forms, ``x`` for plain functions and ``ax`` for ``async def``.
+    ``log``, ``progress`` and ``output`` never wait: what they say goes out with the next renewal of the lease
+    or with the end of the attempt. Calls that reach the store have two forms, ``x`` for plain functions and
+    ``ax`` for ``async def``.
 
     Example::
 
@@ -148,20 +158,24 @@ class Context:
 
     @property
     def deadline(self) -> datetime | None:
-        """When this attempt will be asked to stop, by its timeout or by the job's deadline; None = never. By this machine's clock."""
+        """When this attempt will be asked to stop, by its timeout or by the job's deadline; None = never. By
+        this machine's clock."""
         return datetime.fromtimestamp(self._deadline_ms / 1_000, UTC) if self._deadline_ms else None
 
     @property
     def cancelled(self) -> bool:
-        """Whether this attempt was asked to stop: cancelled, timed out, at shutdown, or because its lease is lost.
+        """Whether this attempt was asked to stop: cancelled, timed out, at shutdown, or because its lease is
+        lost.
 
-        A plain function in a thread sees this and nothing else: it should look from time to time, and raise or return.
+        A plain function in a thread sees this and nothing else: it should look from time to time, and raise
+        or return.
         """
         return self._calls.is_stopped()
 
     @property
     def data(self) -> MutableMapping[object, object]:
-        """Objects of this attempt, over those of the worker: what is written here no other job sees, and no store keeps."""
+        """Objects of this attempt, over those of the worker: what is written here no other job sees, and no
+        store keeps."""
         if self._data is None:
             self._data = ChainMap({}, self._worker_data)
         return self._data
@@ -176,7 +190,8 @@ class Context:
         self._report.progress(current, total, message)
 
     def output(self, value: object) -> None:
-        """Show an intermediate result; replaces the one before. Raises InvalidArgument (no JSON form), TooLarge (over 256 KiB)."""
+        """Show an intermediate result; replaces the one before. Raises InvalidArgument (no JSON form),
+        TooLarge (over 256 KiB)."""
         try:
             data = write_plain(value)
         except Misfit as misfit:
@@ -184,9 +199,11 @@ class Context:
         self._report.output(check_result_size(data))
 
     def extend(self, seconds: Seconds) -> None:
-        """Let the lease end so many seconds from now, if that is later than it would. Raises StaleLease, StoreError.
+        """Let the lease end so many seconds from now, if that is later than it would. Raises StaleLease,
+        StoreError.
 
-        Leases are renewed by themselves; this is for calls that stop the whole process from running, the renewer's thread included.
+        Leases are renewed by themselves; this is for calls that stop the whole process from running, the
+        renewer's thread included.
         """
         self._calls.extend(to_ms(seconds, "seconds", least=1) / 1_000)
 
@@ -195,13 +212,15 @@ class Context:
         await self._calls.aextend(to_ms(seconds, "seconds", least=1) / 1_000)
 
     def release(self, delay: Seconds = 0, reason: str = "") -> NoReturn:
-        """Give the job up for now, without charging an attempt: it is available again after the delay. Does not return."""
+        """Give the job up for now, without charging an attempt: it is available again after the delay. Does
+        not return."""
         raise ReleaseRequest(to_ms(delay, "delay"), reason)
 
     def enqueue(
         self, what: object, /, *args: object, options: Mapping[str, object] | None = None, **kwargs: object
     ) -> object:
-        """Store another job, by kind or function with its arguments, with this application's rights; a handle on it.
+        """Store another job, by kind or function with its arguments, with this application's rights; a handle
+        on it.
 
         Raises InvalidArgument, StoreError; RuntimeError in an ``async def``, which must await ``aenqueue``.
         """
@@ -216,19 +235,24 @@ class Context:
     def split(
         self, children: Sequence[object], *, on_child_dead: OnChildDead = "continue", note: str = ""
     ) -> NoReturn:
-        """End this attempt and wait for these jobs; then the handler runs again and finds their results in ``children()``.
+        """End this attempt and wait for these jobs; then the handler runs again and finds their results in
+        ``children()``.
 
-        A child that dies lets the others go on (``continue``), ends this job too (``fail``), or holds it until somebody redrives
-        the child (``wait``). Stored wholly or not at all, with the end of the attempt. Does not return. Raises InvalidArgument.
+        A child that dies lets the others go on (``continue``), ends this job too (``fail``), or holds it
+        until somebody redrives the child (``wait``). Stored wholly or not at all, with the end of the
+        attempt. Does not return. Raises InvalidArgument.
         """
         if on_child_dead not in ("continue", "fail", "wait"):
-            raise InvalidArgument("on_child_dead", f"is {on_child_dead!r}; it is 'continue', 'fail' or 'wait'")
+            raise InvalidArgument(
+                "on_child_dead", f"is {on_child_dead!r}; it is 'continue', 'fail' or 'wait'"
+            )
         if not children:
             raise InvalidArgument("children", "is empty; a job cannot wait for nothing")
         raise SplitRequest(self._calls.draft_children(children), on_child_dead, note)
 
     def children(self) -> list[ChildResult]:
-        """How the children of the last split ended, in the order given; empty before a split. Raises StoreError."""
+        """How the children of the last split ended, in the order given; empty before a split. Raises
+        StoreError."""
         return self._calls.children()
 
     async def achildren(self) -> list[ChildResult]:

@@ -19,14 +19,16 @@ _NO_UPCASTS: Final[Upcasts] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class Handler:
-    """One kind's function. ``auto``: an ``async def`` runs in the event loop, a ``def`` in a thread; ``process``: in a child process."""
+    """One kind's function. ``auto``: an ``async def`` runs in the event loop, a ``def`` in a thread;
+    ``process``: in a child process."""
 
     kind: str
     function: Callable[..., object]
     signature: Signature
     isolation: Isolation = "auto"
     reference: str = ""
-    """``module:qualified.name``: where a child process finds the function, or what wraps it with ``__wrapped__``."""
+    """``module:qualified.name``: where a child process finds the function, or an object that holds it as
+    ``function``."""
     schema_version: int = 1
     upcasts: Upcasts = field(default_factory=lambda: _NO_UPCASTS)
     runs: Runs = field(init=False)
@@ -43,10 +45,13 @@ Handlers: TypeAlias = Mapping[str, Handler]
 
 
 def is_async(function: Callable[..., object]) -> bool:
-    """Whether a call gives a coroutine: an ``async def``, also behind ``functools.partial``, or an object whose call is one."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+    """Whether a call gives a coroutine: an ``async def``, also behind ``functools.partial``, or an object
+    whose call is one."""
+    call = getattr(type(function), "__call__", None)  # noqa: B004  what it is like is the question, not whether it is
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def signature_of(function: Callable[..., object]) -> Signature:
-    """A handler's parameters; the context is the one named ``ctx`` or annotated ``Context``. Raises InvalidArgument."""
+    """A handler's parameters; the context is the one named ``ctx`` or annotated ``Context``. Raises
+    InvalidArgument."""
     return Signature.of(function, is_context=lambda annotation: annotation is Context)

@@ -1,7 +1,9 @@
-"""The leases this worker holds: the one thing that the event loop of the handlers and the renewer's thread share.
+"""The leases this worker holds: the one thing that the event loop of the handlers and the renewer's thread
+share.
 
-A deadline is counted on the monotonic clock from the *sending* of the claim or renewal: the store's lease can only end later. So a
-worker that stops its handlers by this deadline never runs one whose lease is over, whatever the clocks say.
+A deadline is counted on the monotonic clock from the *sending* of the claim or renewal: the store's lease can
+only end later. So a worker that stops its handlers by this deadline never runs one whose lease is over,
+whatever the clocks say.
 """
 
 from __future__ import annotations
@@ -85,7 +87,8 @@ class Leases:
         return now >= hold.until - self.margin
 
     def to_renew(self, now: float) -> list[Hold]:
-        """Leases of which over a third is gone, and with the first such all that are half way there: fewer, larger commits."""
+        """Leases of which over a third is gone, and with the first such all that are half way there: fewer,
+        larger commits."""
         with self._lock:
             left = 2 / 3 * self.lease_seconds
             if not any(hold.until - now < left and hold.until < hold.cap for hold in self._holds.values()):
@@ -101,7 +104,10 @@ class Leases:
             return [
                 hold
                 for hold in self._holds.values()
-                if hold.report is not None and not hold.finishing and hold.report.has_news and now - hold.news_at >= 1
+                if hold.report is not None
+                and not hold.finishing
+                and hold.report.has_news
+                and now - hold.news_at >= 1
             ]
 
     def renewed(self, hold: Hold, sent_at: float, seconds: float) -> None:

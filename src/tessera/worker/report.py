@@ -1,7 +1,8 @@
-"""What a handler says while it runs: progress, log lines, output. Kept here until a renewal or the finish carries it.
+"""What a handler says while it runs: progress, log lines, output. Kept here until a renewal or the finish
+carries it.
 
-Nothing here waits, so that a handler may say anything at any rate: only the latest progress and output and the last lines go out.
-Each snapshot is complete, so that a lost one is mended by the next.
+Nothing here waits, so that a handler may say anything at any rate: only the latest progress and output and
+the last lines go out. Each snapshot is complete, so that a lost one is mended by the next.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ class JobLog:
         self.log(logging.ERROR, message, *args)
 
     def log(self, level: int, message: str, *args: object) -> None:
-        """Add a line of any level of ``logging``. A format that does not fit its arguments is written as it stands."""
+        """Add a line of any level of ``logging``. A format that does not fit its arguments is written as it
+        stands."""
         try:
             text = message % args if args else message
         except (TypeError, ValueError, KeyError):

@@ -60,7 +60,8 @@ class WorkerSettings:
     ready_seconds: float = 30
     """Most time a child process takes to start."""
     ends_process: bool = False
-    """The process ends right after ``run()``: threads that did not stop are then released instead of being left to lapse."""
+    """The process ends right after ``run()``: threads that did not stop are then released instead of being
+    left to lapse."""
     name: str = ""
 
     def __post_init__(self) -> None:

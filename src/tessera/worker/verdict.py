@@ -1,9 +1,13 @@
-"""What the end of a handler means: the one place where returned values, exceptions and requests to stop become outcomes."""
+"""What the end of a handler means: the one place where returned values, exceptions and requests to stop
+become outcomes."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import os
 import traceback
+from itertools import takewhile
 from typing import Final, assert_never
 
 from tessera.model import control
@@ -34,8 +38,12 @@ _FRAMES: Final = 12
 """Frames of a traceback that are kept: the last ones, which say where it happened."""
 
 
+_OWN_CODE: Final = (os.path.dirname(__file__), os.path.dirname(asyncio.__file__))
+
+
 def of_result(signature: Signature, value: object) -> Outcome:
-    """The outcome of a handler that returned. A value that cannot be stored aborts the job: 25 more runs would not change it."""
+    """The outcome of a handler that returned. A value that cannot be stored aborts the job: 25 more runs
+    would not change it."""
     if inspect.iscoroutine(value):
         value.close()
         return Aborted("the handler is a plain function that returned a coroutine; declare it with async def")
@@ -78,10 +86,11 @@ def of_payload(error: UndecodablePayload) -> Outcome:
 
 
 def when_stopped(stop: Stop, outcome: Outcome | None, *, timeout_seconds: float) -> Outcome | None:
-    """The outcome of a handler that was asked to stop. ``outcome`` is what it did of itself, None if it just stopped.
+    """The outcome of a handler that was asked to stop. ``outcome`` is what it did of itself, None if it just
+    stopped.
 
-    Work that was finished all the same stands. What would run the job again gives way to the reason of the stop, so that a job
-    that somebody cancelled does not come back as a retry. None = nothing may be written.
+    Work that was finished all the same stands. What would run the job again gives way to the reason of the
+    stop, so that a job that somebody cancelled does not come back as a retry. None = nothing may be written.
     """
     if stop is Stop.LEASE:
         return None
@@ -97,7 +106,8 @@ def when_stopped(stop: Stop, outcome: Outcome | None, *, timeout_seconds: float)
                 return Failed(outcome.error, outcome.retry_after_ms, timed_out=True)
             return outcome or Failed(f"timed out after {timeout_seconds:g} s", timed_out=True)
         case Stop.SHUTDOWN:
-            return outcome or Released(reason="shutdown")
+            # An error that being stopped brought about is not the job's.
+            return Released(reason="shutdown") if isinstance(outcome, Failed | Crashed | None) else outcome
     assert_never(stop)
 
 
@@ -112,9 +122,11 @@ def _is_settled(outcome: Outcome) -> bool:
 
 
 def error_text(error: BaseException) -> str:
-    """Type and message, and before them the last frames of the traceback, without those of Tessera's own."""
+    """Type and message, and before them the last frames of the traceback, from where the application's code begins."""
     try:
         told = traceback.TracebackException.from_exception(error, limit=-_FRAMES)
+        ours = takewhile(lambda frame: frame.filename.startswith(_OWN_CODE), told.stack)
+        del told.stack[: len(list(ours))]
         return clean("".join(told.format()).rstrip("\n"))
     except Exception:  # noqa: BLE001  an exception whose own text raises, or a stack with no room left
         return type(error).__name__

@@ -1,6 +1,14 @@
-"""The SQLite store: one file, one writer at a time, many processes. Only ``connect`` imports it, and only for a sqlite URL.
+"""The SQLite store: one file, one writer at a time, many processes. Only ``connect`` imports it, for a sqlite URL.
 
-``store`` holds the verbs · ``file`` what the handles of one process share · ``driver`` threads and event loops · ``source`` and
-``writes`` rows for the one evaluator · ``reads`` and ``finding`` questions · ``joined`` the caller's transaction ·
-``migrations`` and ``schema/`` tables · ``connection`` settings and errors · ``ballast`` and ``filesystem`` the disk.
+``store`` the verbs · ``file`` what the handles of one process share · ``driver`` threads and event loops · ``writer``
+transactions · ``source`` and ``writes`` rows for the one evaluator · ``readers``, ``reads`` and ``finding`` questions ·
+``joined`` the caller's transaction · ``migrations`` and ``schema/`` tables · ``rows`` columns · ``connection`` settings and
+errors · ``ballast`` and ``filesystem`` the disk.
 """
+
+from __future__ import annotations
+
+from tessera.store.sqlite.file import SqliteFile
+from tessera.store.sqlite.store import SqliteStore
+
+__all__ = ["SqliteFile", "SqliteStore"]

@@ -48,7 +48,9 @@ def open_writer(path: str, *, synchronous: str, busy_timeout_ms: int) -> sqlite3
     connection = _connect(path, busy_timeout_ms)
     try:
         _use_wal(connection)
-        connection.execute("PRAGMA synchronous = FULL" if synchronous == "full" else "PRAGMA synchronous = NORMAL")
+        connection.execute(
+            "PRAGMA synchronous = FULL" if synchronous == "full" else "PRAGMA synchronous = NORMAL"
+        )
         _set(connection, "PRAGMA wal_autocheckpoint = {}", CHECKPOINT_PAGES)
         _set(connection, "PRAGMA journal_size_limit = {}", LOG_LIMIT_BYTES)
         _set(connection, "PRAGMA cache_size = -{}", CACHE_KIB)
@@ -74,7 +76,11 @@ def open_reader(path: str, *, busy_timeout_ms: int) -> sqlite3.Connection:
 def _connect(path: str, busy_timeout_ms: int) -> sqlite3.Connection:
     # isolation_level None: the module begins nothing by itself. Threads take turns on a connection, by our own locks.
     return sqlite3.connect(
-        path, timeout=busy_timeout_ms / 1_000, isolation_level=None, check_same_thread=False, cached_statements=256
+        path,
+        timeout=busy_timeout_ms / 1_000,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
     )
 
 
@@ -96,7 +102,9 @@ def _use_wal(connection: sqlite3.Connection) -> None:
     else:  # pragma: no cover - the last try raises
         raise StoreBusy
     if mode != "wal":
-        raise StoreUnavailable(f"this file cannot use a write-ahead log (SQLite chose {mode!r}); put it on a local disk")
+        raise StoreUnavailable(
+            f"this file cannot use a write-ahead log (SQLite chose {mode!r}); put it on a local disk"
+        )
 
 
 # Errors -----------------------------------------------------------------------------------------------------------------
@@ -131,7 +139,9 @@ def translated(error: BaseException) -> BaseException:
     if isinstance(error, TesseraError) or not isinstance(error, sqlite3.Error):
         return error
     if is_busy(error):
-        return StoreBusy(f"another writer held the file for too long ({error}); nothing was written, try again")
+        return StoreBusy(
+            f"another writer held the file for too long ({error}); nothing was written, try again"
+        )
     if is_no_room(error):
         return StoreFull(f"the disk has no room left ({error}); nothing was written")
     if _code(error) & 0xFF in _UNAVAILABLE:
@@ -148,5 +158,7 @@ def translated_at_commit(error: BaseException) -> BaseException:
     reports an error) it may be in the log, and count once the log is read again.
     """
     if isinstance(error, sqlite3.Error) and not is_busy(error) and not is_no_room(error):
-        return OutcomeUnknown(f"the commit failed ({error}): its effect may or may not exist, ask before repeating")
+        return OutcomeUnknown(
+            f"the commit failed ({error}): its effect may or may not exist, ask before repeating"
+        )
     return translated(error)

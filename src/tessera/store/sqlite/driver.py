@@ -13,7 +13,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from tessera import seam
 from tessera.model.errors import StoreClosed
@@ -28,14 +28,20 @@ _JOIN_SECONDS: Final = 5.0
 class Ticket(Generic[T]):
     """One verb in the line, and its answer."""
 
-    __slots__ = ("adds", "alone", "answered", "error", "leads", "loop", "sleeper", "value", "verb", "withdrawn")
+    __slots__ = (
+        "adds", "alone", "answered", "error", "holds", "leads", "loop", "sleeper", "value", "verb", "withdrawn",
+    )  # fmt: skip
 
-    def __init__(self, verb: Callable[[Any], T], *, adds: bool = False, alone: bool = False) -> None:
+    def __init__(
+        self, verb: Callable[[Any], T], *, adds: bool = False, alone: bool = False, holds: bool = False
+    ) -> None:
         self.verb = verb
         self.adds = adds
         """Whether it may store new jobs or bytes: refused first when the disk is full."""
         self.alone = alone
         """Whether it runs outside a transaction and in no company."""
+        self.holds = holds
+        """Whether it only wants the lead, which nobody else can have for it."""
         self.value: T | None = None
         self.error: BaseException | None = None
         self.answered = False
@@ -60,7 +66,7 @@ class Ticket(Generic[T]):
         return self.value  # type: ignore[return-value]  # answered, so it is what the verb returned
 
 
-Batch = Sequence[Ticket[Any]]
+Batch: TypeAlias = Sequence[Ticket[Any]]
 
 
 class Line:
@@ -72,12 +78,13 @@ class Line:
         self._mutex = threading.Lock()
         self._waiting: deque[Ticket[Any]] = deque()
         self._is_led = False
+        self._is_shut = False
 
-    def run(self, ticket: Ticket[T]) -> T:
-        """Have a verb run, in this thread or by whoever leads. Blocks."""
+    def run(self, ticket: Ticket[T], *, is_last: bool = False) -> T:
+        """Have a verb run, in this thread or by whoever leads. Blocks. After the last one the line takes no more (StoreClosed)."""
         ticket.sleeper = threading.Lock()
         ticket.sleeper.acquire()
-        if not self._join(ticket):
+        if not self._join(ticket, is_last=is_last):
             try:
                 ticket.sleeper.acquire()
             except BaseException:
@@ -98,25 +105,26 @@ class Line:
 
     def hold(self, seconds: float) -> bool:
         """Take the lead and keep it, so that nothing runs until ``resume``. False = it stayed busy for so long."""
-        ticket: Ticket[None] = Ticket(lambda _: None, alone=True)
+        ticket: Ticket[None] = Ticket(lambda _: None, holds=True)
         ticket.sleeper = threading.Lock()
         ticket.sleeper.acquire()
         if not self._join(ticket) and not ticket.sleeper.acquire(timeout=seconds):
             self._withdraw(ticket)
             return False
-        if ticket.leads:
-            with self._mutex:
-                self._waiting.remove(ticket)
-            return True
-        return False
+        with self._mutex:
+            self._waiting.remove(ticket)
+        return True
 
     def resume(self) -> None:
         """Give the lead to whoever waits."""
         self._hand_over()
 
-    def _join(self, ticket: Ticket[Any]) -> bool:
+    def _join(self, ticket: Ticket[Any], *, is_last: bool = False) -> bool:
         """Stand in the line. True = nobody leads, so this one does."""
         with self._mutex:
+            if self._is_shut:
+                raise StoreClosed
+            self._is_shut = is_last
             self._waiting.append(ticket)
             ticket.leads = not self._is_led
             self._is_led = True
@@ -127,6 +135,10 @@ class Line:
         try:
             if batch:
                 self._run(batch)
+        except Exception as error:  # noqa: BLE001 - no caller may be left waiting
+            for ticket in batch:
+                if not ticket.answered:
+                    ticket.fail(error)
         except BaseException:
             self._take_back(batch)
             raise
@@ -141,7 +153,7 @@ class Line:
             waiting = self._waiting
             while waiting and len(batch) < BATCH_LIMIT:
                 ticket = waiting[0]
-                if batch and (ticket.alone or batch[0].alone):
+                if ticket.holds or (batch and (ticket.alone or batch[0].alone)):
                     break
                 waiting.popleft()
                 if not (ticket.withdrawn or (ticket.loop is not None and ticket.sleeper.cancelled())):
@@ -151,7 +163,10 @@ class Line:
     def _take_back(self, batch: Batch) -> None:
         """The leader was interrupted (Ctrl-C): what it had not done for others is still to be done."""
         with self._mutex:
-            self._waiting.extendleft(ticket for ticket in reversed(batch) if not (ticket.answered or ticket.leads))
+            for ticket in reversed(batch):
+                is_mine = ticket.leads and ticket.loop is None
+                if not ticket.answered and not is_mine:
+                    self._waiting.appendleft(ticket)
 
     def _hand_over(self) -> None:
         with self._mutex:
@@ -259,3 +274,54 @@ async def hop(crew: Crew, work: Callable[[], T]) -> T:
     crew.put(run)
     await sleeper
     return ticket.outcome()
+
+
+class Watch:
+    """A thread that looks for what other processes did, as long as somebody waits for it."""
+
+    FAST_SECONDS: Final = 0.005
+    SLOW_SECONDS: Final = 0.025
+    QUIET_SECONDS: Final = 2.0
+    """After so long without a change it looks more rarely: 200 looks a second cost 1 % of a core, 40 next to nothing."""
+
+    def __init__(self, look: Callable[[], bool]) -> None:
+        self._look = look
+        self._condition = threading.Condition()
+        self._listeners = 0
+        self._thread: threading.Thread | None = None
+        self._is_stopped = False
+
+    def __enter__(self) -> None:
+        with self._condition:
+            self._listeners += 1
+            if self._thread is None and not self._is_stopped:
+                self._thread = seam.start_thread(self._watch, "tessera-sqlite-watch")
+            self._condition.notify_all()
+
+    def __exit__(self, *_: object) -> None:
+        with self._condition:
+            self._listeners -= 1
+
+    def stop(self) -> None:
+        """End the thread, and wait for it."""
+        with self._condition:
+            self._is_stopped = True
+            self._condition.notify_all()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_SECONDS)
+
+    def _watch(self) -> None:
+        changed_at = seam.monotonic()
+        while self._pause(changed_at):
+            if self._look():
+                changed_at = seam.monotonic()
+
+    def _pause(self, changed_at: float) -> bool:
+        """Wait until it is time to look again. False = stopped."""
+        is_quiet = seam.monotonic() - changed_at > self.QUIET_SECONDS
+        with self._condition:
+            self._condition.wait_for(
+                lambda: self._is_stopped, self.SLOW_SECONDS if is_quiet else self.FAST_SECONDS
+            )
+            self._condition.wait_for(lambda: self._is_stopped or self._listeners > 0)
+            return not self._is_stopped

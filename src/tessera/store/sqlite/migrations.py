@@ -79,10 +79,14 @@ def steps_of(folder: Traversable | Path) -> tuple[Step, ...]:
     for file in folder.iterdir():
         match = _NAME.fullmatch(file.name)
         if match is not None:
-            found.append(_step(int(match[1]), file.name.removesuffix(".sql"), file.read_text(encoding="utf-8")))
+            found.append(
+                _step(int(match[1]), file.name.removesuffix(".sql"), file.read_text(encoding="utf-8"))
+            )
     found.sort()
     if [step.version for step in found] != list(range(1, len(found) + 1)):
-        raise InvalidArgument("schema", f"the numbered files are not 1 to {len(found)}: {[s.name for s in found]}")
+        raise InvalidArgument(
+            "schema", f"the numbered files are not 1 to {len(found)}: {[s.name for s in found]}"
+        )
     return tuple(found)
 
 
@@ -111,7 +115,9 @@ def check(path: str, found: int, ours: int) -> None:
             f"{path} has schema version {found} and this Tessera needs {ours}; run: tessera migrate --url sqlite:///{path}"
         )
     if found > ours:
-        raise SchemaTooNew(f"{path} has schema version {found} and this Tessera knows {ours}; upgrade Tessera")
+        raise SchemaTooNew(
+            f"{path} has schema version {found} and this Tessera knows {ours}; upgrade Tessera"
+        )
 
 
 def edited_steps(steps: Sequence[Step], books: Sequence[Applied]) -> list[str]:
@@ -134,7 +140,9 @@ def migrate(
     """
     target = len(steps) if to is None else to
     if not 0 <= target <= len(steps):
-        raise InvalidArgument("to", f"there is no schema version {target}; this Tessera knows 0 to {len(steps)}")
+        raise InvalidArgument(
+            "to", f"there is no schema version {target}; this Tessera knows 0 to {len(steps)}"
+        )
     if dry_run:
         return [_named(step, forward) for step, forward in _plan(steps, applied(connection), target)]
     taken = []
@@ -157,7 +165,9 @@ def migrate(
 def _plan(steps: Sequence[Step], books: Sequence[Applied], target: int) -> list[tuple[Step, bool]]:
     found = books[-1].version if books else 0
     if found > len(steps):
-        raise SchemaTooNew(f"the store has schema version {found} and this Tessera knows {len(steps)}; upgrade Tessera")
+        raise SchemaTooNew(
+            f"the store has schema version {found} and this Tessera knows {len(steps)}; upgrade Tessera"
+        )
     edited = edited_steps(steps, books)
     if edited:
         raise StoreError("; ".join(edited) + "; restore the released file")
@@ -211,5 +221,7 @@ def _statements(text: str) -> Iterator[str]:
         if line.strip().endswith(";") and sqlite3.complete_statement(statement):
             yield statement.strip()
             statement = ""
-    if statement.strip() and not all(line.startswith("--") or not line.strip() for line in statement.splitlines()):
+    if statement.strip() and not all(
+        line.startswith("--") or not line.strip() for line in statement.splitlines()
+    ):
         raise InvalidArgument("schema", f"a statement does not end: {statement.strip()[:60]!r}")

@@ -44,7 +44,8 @@ JOB_COLUMNS: Final = tuple(
 )
 DONE_COLUMNS: Final = tuple(
     """
-    id kind queue state np due fence attempt parent created_at finished_at gone_at reason body payload result rest
+    id kind queue state np due fence attempt parent created_at finished_at gone_at reason last_fence last_end ends body
+    payload result rest
     """.split()
 )
 COUNTER_COLUMNS: Final = Counter.__struct_fields__
@@ -122,15 +123,17 @@ class _Remainder:
 
 _job_rest: Final = _Remainder("JobRest", JOB_COLUMNS).of
 _done_rest: Final = _Remainder("DoneRest", DONE_COLUMNS).of
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode_ends: Final = msgspec.msgpack.Decoder(tuple[End, ...]).decode
 _decode_rest: Final = msgspec.msgpack.Decoder(_Rest).decode
-_rests_seen: dict[bytes, _Rest] = {}
+_rests_seen: dict[bytes, dict[str, Any]] = {}
 """Jobs of one kind mostly share their rest: limits and retention."""
 
 
-def _rest(data: bytes) -> _Rest:
+def _rest(data: bytes) -> dict[str, Any]:
     rest = _rests_seen.get(data)
     if rest is None:
-        rest = _decode_rest(data)
+        rest = dict(_decode_rest(data))
         if len(data) <= 64:
             if len(_rests_seen) >= 1_000:
                 _rests_seen.clear()
@@ -182,12 +185,13 @@ def lease_of_job(job: Job) -> Values:
 def done_of(row: Values) -> Job:
     """An archived job from the columns ``DONE_COLUMNS``."""
     (
-        id_, kind, queue, state, np, due, fence, attempt, parent, created_at, finished_at, gone_at, reason, body, payload,
-        result, rest,
+        id_, kind, queue, state, np, due, fence, attempt, parent, created_at, finished_at, gone_at, reason, last_fence,
+        last_end, ends, body, payload, result, rest,
     ) = row  # fmt: skip
     return Job(
         id=id_, kind=kind, queue=queue, state=STATES[state], priority=-np, due=due, fence=fence, attempt=attempt,
-        parent=parent, created_at=created_at, finished_at=finished_at, gone_at=gone_at, reason=reason, body=body,
+        parent=parent, created_at=created_at, finished_at=finished_at, gone_at=gone_at, reason=reason,
+        last_fence=last_fence, last_end=last_end, ends=() if ends is None else _decode_ends(ends), body=body,
         payload=payload, result=result, **(_rest(rest) if rest is not None else {}),
     )  # fmt: skip
 
@@ -196,7 +200,8 @@ def row_of_done(job: Job) -> Values:
     """The columns ``DONE_COLUMNS`` of an archived job."""
     return (
         job.id, job.kind, job.queue, CODES[job.state], -job.priority, job.due, job.fence, job.attempt, job.parent,
-        job.created_at, job.finished_at, job.gone_at, job.reason, job.body, job.payload, job.result, _done_rest(job),
+        job.created_at, job.finished_at, job.gone_at, job.reason, job.last_fence, job.last_end,
+        _encode(job.ends) if job.ends else None, job.body, job.payload, job.result, _done_rest(job),
     )  # fmt: skip
 
 

@@ -196,7 +196,9 @@ class SqlSource:
         return None if row is None else int(row[0])
 
     def load_pass(self, key: PassKey) -> int | None:
-        row = self._cursor.execute(LOAD_PASS, {"queue": key[0], "priority": key[1], "tenant": key[2]}).fetchone()
+        row = self._cursor.execute(
+            LOAD_PASS, {"queue": key[0], "priority": key[1], "tenant": key[2]}
+        ).fetchone()
         return None if row is None else int(row[0])
 
     def load_edge(self, key: tuple[JobId, JobId]) -> Edge | None:
@@ -205,36 +207,40 @@ class SqlSource:
 
     def preload(self, work: Working, groups: Sequence[Group]) -> None:
         """Read the jobs that groups will ask for, one statement a table instead of one a job."""
-        hot, ended = named_jobs(groups)
+        hot, added = named_jobs(groups)
         self._preload_hot(work, [key for key in hot if not work.jobs.knows(key)])
-        self._preload_ended(work, [key for key in ended if not work.archive.knows(key)])
+        if len(added) > 1:
+            self._preload_ended(work, [key for key in added if not work.archive.knows(key)])
 
     def _preload_hot(self, work: Working, keys: list[JobId]) -> None:
-        if self._known:
-            unknown = []
-            for key in keys:
-                if (known := self._known.get(key)) is not None:
-                    work.jobs.keep(key, known)
-                else:
-                    unknown.append(key)
-            keys = unknown
-        if len(keys) < 2:
-            return
-        found = {row[0]: rows.job_of(row) for row in self._cursor.execute(LOAD_JOBS, {"ids": b"".join(keys)})}
+        known = self._known or {}
+        found = {key: known[key] for key in keys if key in known}
+        missing = [key for key in keys if key not in found]
+        if len(missing) == 1:
+            job = self.load_job(missing[0])
+            if job is not None:
+                found[job.id] = job
+        elif missing:
+            read = self._cursor.execute(LOAD_JOBS, {"ids": b"".join(missing)})
+            found.update((row[0], rows.job_of(row)) for row in read)
         for key in keys:
-            work.jobs.keep(key, found.get(key))
+            job = found.get(key)
+            work.jobs.keep(key, job)
+            if job is not None:
+                work.archive.keep(key, None)  # a row is in one of the two tables
 
     def _preload_ended(self, work: Working, keys: list[JobId]) -> None:
-        if len(keys) < 2:
-            return
-        found = {row[0]: rows.done_of(row) for row in self._cursor.execute(LOAD_DONES, {"ids": b"".join(keys)})}
+        read = self._cursor.execute(LOAD_DONES, {"ids": b"".join(keys)})
+        found = {row[0]: rows.done_of(row) for row in read}
         for key in keys:
             work.archive.keep(key, found.get(key))
 
     # Queries --------------------------------------------------------------------------------------------------------------
 
     def edges_from(self, parent: JobId, limit: int) -> list[Edge]:
-        return [rows.edge_of(row) for row in self._cursor.execute(EDGES_FROM, {"parent": parent, "limit": limit})]
+        return [
+            rows.edge_of(row) for row in self._cursor.execute(EDGES_FROM, {"parent": parent, "limit": limit})
+        ]
 
     def edges_to(self, child: JobId) -> list[Edge]:
         return [rows.edge_of(row) for row in self._cursor.execute(EDGES_TO, {"child": child})]
@@ -254,7 +260,7 @@ class SqlSource:
 
     def staged(self, upload: str) -> tuple[int, int]:
         chunks, size, last = self._cursor.execute(STAGED, {"upload": upload}).fetchone()
-        return (chunks, size) if last == chunks - 1 else (0, 0)
+        return (chunks, size) if last == chunks - 1 else (0, -1)
 
     def policy_version(self) -> int:
         return self.meta.policy
@@ -268,6 +274,8 @@ class SqlSource:
     # Writes ---------------------------------------------------------------------------------------------------------------
 
     def write(self, net: Net) -> None:
+        if not any(getattr(net, part) for part in net.__struct_fields__):
+            return
         self.wrote = True
         self.rings = self.rings or wakes_somebody(net)
         known = self._known

@@ -39,7 +39,7 @@ CREATE TABLE tessera_job (
 );
 CREATE INDEX tessera_job_ready ON tessera_job (queue, np, pass, due, id) WHERE state = 2;
 CREATE INDEX tessera_job_scheduled ON tessera_job (queue, due, id) WHERE state = 1;
-CREATE INDEX tessera_job_lease ON tessera_job (lease_until, id) WHERE state = 4;
+CREATE INDEX tessera_job_lease ON tessera_job (lease_until) WHERE state = 4;
 CREATE INDEX tessera_job_blocked ON tessera_job (blocked_on, state, np, pass, due, id) WHERE blocked_on > '';
 CREATE INDEX tessera_job_still ON tessera_job (queue, state, id) WHERE state = 0 OR state = 5 OR state = 6;
 CREATE INDEX tessera_job_expiry ON tessera_job (expires_at, id) WHERE expires_at > 0 AND state < 4;
@@ -60,12 +60,15 @@ CREATE TABLE tessera_done (
     finished_at INTEGER NOT NULL,
     gone_at INTEGER NOT NULL,
     reason TEXT NOT NULL,
+    last_fence INTEGER NOT NULL,
+    last_end TEXT NOT NULL,
+    ends BLOB,
     body BLOB NOT NULL,
     payload BLOB NOT NULL,
     result BLOB,
     rest BLOB
 );
-CREATE INDEX tessera_done_gone ON tessera_done (gone_at, id) WHERE gone_at >= 0;
+CREATE INDEX tessera_done_gone ON tessera_done (gone_at) WHERE gone_at >= 0;
 CREATE INDEX tessera_done_odd ON tessera_done (queue, state, id) WHERE state > 7;
 CREATE INDEX tessera_done_parent ON tessera_done (parent, id) WHERE parent IS NOT NULL;
 

@@ -1,0 +1,188 @@
+"""``tessera doctor``: the settings and where they come from, the store, who works, and what is wrong with it
+all."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+import click
+
+from tessera import seam
+from tessera._version import __version__
+from tessera.app import Tessera
+from tessera.config import KNOWN, Settings, read, shown_url
+from tessera.doors.cli.failing import DONE, REFUSED, SETTINGS, status_of
+from tessera.doors.cli.opening import Door, Verb, pass_door
+from tessera.engine import inspecting
+from tessera.model.errors import ConfigError, TesseraError
+from tessera.store.protocol import Describes, Store
+
+_PACKAGES: Final = ("msgspec", "click", "rich", "pydantic", "uvloop")
+_SKEW_MS: Final = 1_000
+"""A clock further from the store's is worth a word: only display and local timers suffer, but logs mislead.
+"""
+
+
+@dataclass
+class Findings:
+    """What was found. ``errors`` are wrong, ``warnings`` may be meant so."""
+
+    settings: list[dict[str, Any]] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    store: dict[str, Any] = field(default_factory=dict)
+    work: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    status: int = DONE
+
+    def wrong(self, problem: str, status: int = REFUSED) -> None:
+        """One error more; the worst exit status counts."""
+        self.errors.append(problem)
+        self.status = max(self.status, status)
+
+
+@click.command(cls=Verb)
+@click.option(
+    "--deep",
+    is_flag=True,
+    help="Re-derive every count, counter, slot and edge from the rows; slow on a large store.",
+)
+@pass_door
+def doctor(door: Door, deep: bool) -> int:
+    """Look at settings, store and workers, and say what is wrong.
+
+    The status is 0 if nothing is wrong (warnings are no error), 5 for wrong settings, 4 if the store cannot
+    be reached, 1 for anything else.
+    """
+    findings = Findings(versions=_versions())
+    settings, problems = read(door.arguments(), **door.places)
+    findings.settings = _settings(settings)
+    for problem in problems:
+        findings.wrong(problem, SETTINGS)
+    if not problems:
+        _look_at_store(door, findings, deep)
+    if door.as_json:
+        door.out.document(vars(findings))
+    else:
+        _show(door, findings)
+    return findings.status
+
+
+def _settings(settings: Settings) -> list[dict[str, Any]]:
+    from tessera.worker.settings import WorkerSettings
+
+    defaults = WorkerSettings.__dataclass_fields__
+    told = []
+    for name, info in KNOWN.items():
+        value = getattr(settings, name)
+        if value is None:
+            value = defaults[info["worker"]].default
+        told.append(
+            {
+                "name": name,
+                "value": shown_url(value) if name == "url" else value,
+                "source": settings.source(name),
+            }
+        )
+    return told
+
+
+def _versions() -> dict[str, str]:
+    found = {"tessera": __version__, "python": platform.python_version(), "system": platform.platform()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def _look_at_store(door: Door, findings: Findings, deep: bool) -> None:
+    try:
+        app = door.app()
+        findings.store["url"] = shown_url(app.url)
+        findings.store |= door.run(_facts, app)
+        findings.work = door.run(lambda store: _work(store, app, findings), app)
+        _compare_clocks(findings)
+        if deep:
+            differences = door.run(lambda store: store.verify(), app)
+            findings.store["verify"] = "sound" if not differences else f"{len(differences)} difference(s)"
+            for difference in differences:
+                findings.wrong(difference)
+    except ConfigError as error:
+        for problem in error.problems:
+            findings.wrong(problem, SETTINGS)
+    except TesseraError as error:
+        findings.store["reachable"] = False
+        findings.wrong(str(error), status_of(error))
+
+
+async def _facts(store: Store) -> dict[str, Any]:
+    found, ours = await store.schema()
+    facts: dict[str, Any] = {
+        "store": store.name,
+        "reachable": True,
+        "schema": found,
+        "schema of this Tessera": ours,
+    }
+    facts["installation"] = store.installation.hex()
+    facts["policy version"] = await store.policy_version()
+    sent = seam.now_ms()
+    facts["clock ahead of this process by ms"] = (await store.due(1, ())).now - (sent + seam.now_ms()) // 2
+    if isinstance(store, Describes):
+        facts |= await store.describe()
+    return facts
+
+
+async def _work(store: Store, app: Tessera, findings: Findings) -> dict[str, Any]:
+    workers = await inspecting.workers(store)
+    queues = await inspecting.queues(store, app._policies)
+    waiting = await inspecting.waiting_kinds(store)
+    served = {kind for worker in workers for kind in worker.kinds}
+    unserved = {kind: count for kind, count in sorted(waiting.items()) if kind not in served}
+    paused = [queue.name for queue in queues if queue.paused]
+    if unserved:
+        told = ", ".join(f"{kind} ({count})" for kind, count in unserved.items())
+        findings.warnings.append(f"jobs wait whose kind no live worker knows: {told}")
+    if paused:
+        findings.warnings.append(f"paused: {', '.join(paused)}; resume with: tessera queues resume NAME")
+    if unwell := [worker.name or worker.incarnation for worker in workers if worker.state == "unhealthy"]:
+        findings.warnings.append(f"unhealthy workers: {', '.join(unwell)}")
+    return {
+        "workers alive": len(workers),
+        "queues": len(queues),
+        "jobs not ended": sum(queue.unfinished for queue in queues),
+        "paused queues": paused,
+        "unserved kinds": unserved,
+    }
+
+
+def _compare_clocks(findings: Findings) -> None:
+    skew = findings.store.get("clock ahead of this process by ms", 0)
+    if abs(skew) > _SKEW_MS:
+        findings.warnings.append(
+            f"the store's clock and this machine's are {abs(skew)} ms apart; decisions go by the store's"
+        )
+
+
+def _show(door: Door, findings: Findings) -> None:
+    rows = [(setting["name"], setting["value"], setting["source"]) for setting in findings.settings]
+    door.out.table(("setting", "value", "source"), rows, empty="")
+    sections: tuple[tuple[str, Mapping[str, Any]], ...] = (
+        ("versions", findings.versions),
+        ("store", findings.store),
+        ("work", findings.work),
+    )
+    for title, facts in sections:
+        if facts:
+            door.out.heading(title)
+            door.out.facts((name, "none" if value in ([], {}) else value) for name, value in facts.items())
+    door.out.heading("findings")
+    lines = [f"error: {error}" for error in findings.errors] + [
+        f"warning: {warning}" for warning in findings.warnings
+    ]
+    door.out.result(None, "\n".join(lines) or "nothing is wrong")

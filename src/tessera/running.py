@@ -1,0 +1,122 @@
+"""Where an application becomes a worker: its kinds as handlers, its store handles, and what a running job may ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from tessera import seam
+from tessera.engine import inspecting
+from tessera.handle import Handle
+from tessera.kinds import Bound, JobKind, Request
+from tessera.model.changes import AddJob
+from tessera.model.errors import InvalidArgument, InvalidMember, TesseraError
+from tessera.model.ids import key_of_given_id, show_id
+from tessera.model.job import Extras, Job, encode_extras
+from tessera.model.policy import QueuePolicy
+from tessera.model.states import State
+from tessera.rules.drafts import add_job
+from tessera.store.protocol import Store
+from tessera.worker import ChildResult, Handler, Worker, WorkerSettings, run_until_signalled
+
+if TYPE_CHECKING:
+    from tessera.app import Tessera
+
+
+def make_worker(app: Tessera, settings: Mapping[str, Any]) -> Worker:
+    """A worker for the application's kinds; by default it serves the queues that these kinds name. Raises ConfigError."""
+    chosen = dict(settings)
+    chosen.setdefault("queues", sorted({kind.options.queue for kind in app.kinds.values()}) or ["default"])
+    return Worker(
+        handlers={name: handler_of(kind) for name, kind in app.kinds.items()},
+        settings=WorkerSettings(**chosen),
+        open_store=lambda: _declared_store(app),
+        open_renewer_store=app._new_async_store,
+        services=Services(app),
+    )
+
+
+def handler_of(kind: JobKind[Any]) -> Handler:
+    """A kind as the worker sees it."""
+    return Handler(
+        kind=kind.name,
+        function=kind.function,
+        signature=kind.signature,
+        isolation="process" if kind.isolation == "process" else "auto",
+        reference=kind.reference,
+    )
+
+
+async def _declared_store(app: Tessera) -> Store:
+    """A store handle, after the code's policies were written: limits hold before the first claim."""
+    store = await app._new_async_store()
+    await app._write_declarations(store)
+    return store
+
+
+class Services:
+    """What a running job may ask of its application: see ``worker.context.ContextServices``."""
+
+    def __init__(self, app: Tessera) -> None:
+        self._app = app
+
+    async def enqueue_from(
+        self,
+        job: Job,
+        kind_or_function: object,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        options: Mapping[str, object],
+    ) -> Handle[Any]:
+        """Store a job on behalf of a running one."""
+        return await self._kind(kind_or_function).with_options(**options).aenqueue(*args, **kwargs)  # type: ignore[arg-type]
+
+    def draft_children(self, job: Job, children: Sequence[object]) -> tuple[AddJob, ...]:
+        """The changes that store the children of a split; InvalidMember names a bad one."""
+        return tuple(self._child(job, index, child) for index, child in enumerate(children))
+
+    async def children(self, job: Job) -> list[ChildResult]:
+        """How the children of the last split ended, in the order given."""
+        return [self._result(child) for child in await inspecting.children(await self._app._astore(), job)]
+
+    def _kind(self, what: object) -> Bound[Any]:
+        if isinstance(what, Bound):
+            return what
+        for kind in self._app.kinds.values():
+            if what in (kind.name, kind.function):
+                return kind
+        raise InvalidArgument("kind", f"{what!r} is no kind of this application; there are: {', '.join(self._app.kinds)}")
+
+    def _child(self, job: Job, index: int, child: object) -> AddJob:
+        if not isinstance(child, Request):
+            wanted = "build it with some_kind.job(...)"
+            raise InvalidMember(index, InvalidArgument("children", f"is {child!r}; {wanted}"))
+        if child.options.connection is not None:
+            raise InvalidMember(index, InvalidArgument("connection", "has no place in a split: it is one commit of the worker's own"))
+        try:
+            store = self._app._store()
+            draft = replace(child.draft(store), parent=job.id)
+        except TesseraError as error:
+            raise InvalidMember(index, error) from error
+        key = key_of_given_id(store.installation, draft.given_id) if draft.given_id else seam.new_id()
+        add = add_job(draft, key, QueuePolicy())
+        return replace(add, job=replace(add.job, ext=encode_extras(Extras(split=job.attempt, child_no=index))))
+
+    def _result(self, child: Job) -> ChildResult:
+        value: object = None
+        if child.state is State.COMPLETED and child.result is not None:
+            kind = self._app.kinds.get(child.kind)
+            value = kind.signature.decode_result(child.result) if kind is not None else None
+        return ChildResult(
+            id=child.given_id or show_id(child.id), kind=child.kind, state=child.state, value=value, reason=child.reason
+        )
+
+
+def run_worker(app: Tessera, settings: Mapping[str, Any]) -> int:
+    """Run a worker in this thread until a signal ends it; its exit status."""
+    try:
+        return run_until_signalled(make_worker(app, {"ends_process": True, **settings}))
+    finally:
+        app.close()

@@ -1,0 +1,331 @@
+"""The one connection of this process that writes, and the transactions on it.
+
+What can go wrong, and how it is answered. A verb of a batch raises: the transaction is taken back and each verb gets one of its own, so
+that it fails alone. Another process holds the lock too long: StoreBusy for all, nothing written. The disk is full: the ballast goes,
+finishes are tried once more, new jobs get StoreFull. COMMIT itself reports an error after which the log may hold it: OutcomeUnknown. Whoever
+else writes to the file (another process, a joined transaction) shows in ``data_version``: what was remembered is forgotten then.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from tessera.model.changes import Answer, Group
+from tessera.model.errors import OutcomeUnknown, StoreFull, StoreUnavailable
+from tessera.model.ids import JobId
+from tessera.model.job import Job
+from tessera.model.queries import Claimed, ClaimRequest
+from tessera.store import claims, evaluator
+from tessera.store.driver import Doorbell
+from tessera.store.sqlite import connection as connections
+from tessera.store.sqlite import migrations, writes
+from tessera.store.sqlite.ballast import Ballast
+from tessera.store.sqlite.connection import is_broken, is_no_room, translated, translated_at_commit
+from tessera.store.sqlite.driver import Batch, Ticket
+from tessera.store.sqlite.migrations import Step
+from tessera.store.sqlite.source import META, Meta, SqlSource
+from tessera.store.working import Working
+
+INSTALLATION: Final = """
+SELECT installation
+FROM tessera_meta
+WHERE id = 1
+"""
+FIND_CHUNK: Final = """
+SELECT chunk
+FROM tessera_staged
+WHERE upload = :upload AND number = :number
+"""
+REPLACE_CHUNK: Final = """
+UPDATE tessera_chunk
+SET data = :data
+WHERE id = :chunk
+"""
+ADD_CHUNK: Final = """
+INSERT INTO tessera_chunk (data)
+VALUES (:data)
+"""
+PUT_STAGED: Final = """
+REPLACE INTO tessera_staged (upload, number, chunk, size, staged_at)
+VALUES (:upload, :number, :chunk, :size, :now)
+"""
+
+
+class Turn:
+    """The open transaction, as the verbs of a batch see it. They share what was read and changed."""
+
+    def __init__(self, cursor: sqlite3.Cursor, source: SqlSource, now: int) -> None:
+        self._cursor = cursor
+        self.source = source
+        self._now = now
+        self._work = Working(source, now)
+
+    def claim(self, request: ClaimRequest) -> Claimed:
+        """See ``Store.claim``. Its queries must see what the verbs before it did."""
+        self._work.flush()
+        claimed = claims.claim(self._work, request)
+        self._work.flush()
+        next_due = self.source.next_due({want.queue for want in request.wants})
+        return Claimed(
+            claimed.jobs, claimed.now, next_due, claimed.set_aside, claimed.policy_version, claimed.replan
+        )
+
+    def commit(self, groups: Sequence[Group], request_id: str) -> list[Answer]:
+        """See ``Store.commit``."""
+        self.source.preload(self._work, groups)
+        answers = evaluator.commit(self._work, groups, request_id)
+        if self._work.policy_bumped or self._work.blobs:
+            self._write()  # the next verb must see the new policy, and an upload published once is gone
+        return answers
+
+    def stage(self, upload: str, number: int, data: bytes) -> None:
+        """See ``Store.stage``."""
+        self.source.wrote = True
+        of = {"upload": upload, "number": number, "data": data, "size": len(data), "now": self._now}
+        found = self._cursor.execute(FIND_CHUNK, of).fetchone()
+        if found is not None:
+            of["chunk"] = found[0]
+            self._cursor.execute(REPLACE_CHUNK, of)
+        else:
+            of["chunk"] = self._cursor.execute(ADD_CHUNK, of).lastrowid or 0
+        self._cursor.execute(PUT_STAGED, of)
+
+    def end(self) -> None:
+        """Write what is left. A transaction that wrote nothing leaves no trace, and costs no sync."""
+        self._write()
+        if self.source.wrote:
+            writes.write_meta(self._cursor, self.source.meta)
+
+    def _write(self) -> None:
+        self._work.finish()
+        self._work = Working(self.source, self._now)
+
+
+class Clock:
+    """The store's clock: the process's, never allowed to go back."""
+
+    def __init__(self, read: Callable[[], int]) -> None:
+        self._read = read
+        self._latest = 0
+
+    def now(self, at_least: int = 0) -> int:
+        """This instant in milliseconds; never before one that was given or stored."""
+        self._latest = max(self._latest, self._read(), at_least)
+        return self._latest
+
+
+class Writer:
+    """Runs batches. Whoever calls a method here leads the line, so that no two threads do at once."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        synchronous: str,
+        busy_timeout_ms: int,
+        clock: Clock,
+        ballast: Ballast,
+        bell: Doorbell,
+        steps: Sequence[Step],
+    ) -> None:
+        self._path = path
+        self._synchronous = synchronous
+        self._busy_timeout_ms = busy_timeout_ms
+        self._clock = clock
+        self._ballast = ballast
+        self._bell = bell
+        self._steps = steps
+        self._connection: sqlite3.Connection | None = None
+        self._meta: Meta | None = None
+        self._known: dict[JobId, Job] = {}
+        self._data_version = -1
+
+    # Life -----------------------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> bytes:
+        """Open the file, create the schema in a new one, check it in an old one. Returns the installation."""
+        self._ballast.put_back()
+        connection = self._open()
+        if migrations.version_of(connection) == 0:
+            migrations.migrate(connection, self._steps, None, self._clock.now())
+        self._check_schema(connection)
+        self._data_version = _data_version(connection)
+        (installation,) = connection.execute(INSTALLATION).fetchone()
+        return bytes(installation)
+
+    def migrate(self, to: int | None, dry_run: bool) -> list[str]:
+        """See ``Store.migrate``."""
+        self._forget()
+        return migrations.migrate(self._open(), self._steps, to, self._clock.now(), dry_run=dry_run)
+
+    def look(self) -> bool:
+        """Whether another connection wrote to the file since the last look or transaction; then the bell rings."""
+        return self._notice(self._open())
+
+    def close(self) -> None:
+        """Close the connection. The last one on the file folds the log into it."""
+        connection, self._connection = self._connection, None
+        self._forget()
+        if connection is not None:
+            connection.close()
+
+    def disown(self) -> list[sqlite3.Connection]:
+        """In a forked child: the parent's connection, which is not to be used and not to be closed."""
+        connection, self._connection = self._connection, None
+        return [] if connection is None else [connection]
+
+    # Batches --------------------------------------------------------------------------------------------------------------
+
+    def run(self, batch: Batch) -> None:
+        """Run the verbs and answer their tickets."""
+        if batch[0].alone:
+            self._run_alone(batch[0])
+            return
+        batch = self._not_refused(batch)
+        if not batch:
+            return
+        failure = self._attempt(batch)
+        if failure is None:
+            return
+        error, is_everybodys = failure
+        is_full = is_no_room(error)
+        if is_full:
+            self._make_room()
+        elif is_everybodys or len(batch) == 1:
+            for ticket in batch:
+                ticket.fail(translated(error))
+            return
+        for ticket in batch:
+            if is_full and ticket.adds:
+                ticket.fail(translated(error))
+            elif (again := self._attempt([ticket])) is not None:
+                ticket.fail(translated(again[0]))
+
+    def _run_alone(self, ticket: Ticket[object]) -> None:
+        try:
+            ticket.answer(ticket.verb(self))
+        except Exception as error:  # noqa: BLE001 - it is raised where the answer is awaited
+            self._give_up(error)
+            ticket.fail(translated(error))
+
+    def _not_refused(self, batch: Batch) -> Batch:
+        """Refuse new jobs while the room kept for finishes is in use."""
+        if not any(ticket.adds for ticket in batch) or self._ballast.allows_more():
+            return batch
+        for ticket in batch:
+            if ticket.adds:
+                ticket.fail(
+                    StoreFull(
+                        "the disk is full: jobs that run can finish, new ones are refused until there is room"
+                    )
+                )
+        return [ticket for ticket in batch if not ticket.answered]
+
+    def _attempt(self, batch: Batch) -> tuple[Exception, bool] | None:
+        """One transaction for all, all or nothing. None = committed and answered; else the error, and whether it is everybody's."""
+        try:
+            connection, turn = self._begin()
+        except Exception as error:  # noqa: BLE001 - handed to the tickets
+            self._give_up(error)
+            return error, True
+        try:
+            values = [ticket.verb(turn) for ticket in batch]
+            turn.end()
+        except Exception as error:  # noqa: BLE001 - handed to the tickets
+            self._give_up(error)
+            return error, is_broken(error)
+        except BaseException:
+            self._give_up()
+            raise
+        try:
+            connection.execute("COMMIT")
+            _answer(batch, values)
+        except sqlite3.Error as error:
+            self._give_up(error)
+            meant = translated_at_commit(error)
+            return (meant, True) if isinstance(meant, OutcomeUnknown) else (error, True)
+        except BaseException:
+            if connection.in_transaction:
+                self._give_up()
+            else:
+                _answer(batch, values)
+            raise
+        if turn.source.rings:
+            self._bell.ring()
+        return None
+
+    def _begin(self) -> tuple[sqlite3.Connection, Turn]:
+        connection = self._open()
+        connection.execute("BEGIN IMMEDIATE")
+        self._notice(connection)
+        cursor = connection.cursor()
+        if self._meta is None:
+            self._check_schema(connection)
+            self._meta = Meta(*cursor.execute(META).fetchone())
+        now = self._meta.clock = self._clock.now(self._meta.clock)
+        return connection, Turn(cursor, SqlSource(cursor, self._meta, self._known), now)
+
+    def _notice(self, connection: sqlite3.Connection) -> bool:
+        """``data_version`` moves with the commits of other connections and not with our own."""
+        version = _data_version(connection)
+        if version == self._data_version:
+            return False
+        self._data_version = version
+        self._forget()
+        self._bell.ring()
+        return True
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._data_version = -1
+            self._connection = connections.open_writer(
+                self._path, synchronous=self._synchronous, busy_timeout_ms=self._busy_timeout_ms
+            )
+        return self._connection
+
+    def _check_schema(self, connection: sqlite3.Connection) -> None:
+        migrations.check(self._path, migrations.version_of(connection), len(self._steps))
+
+    def _give_up(self, error: Exception | None = None) -> None:
+        """Take back an open transaction, and open a connection anew that may be broken."""
+        self._forget()
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            self.close()
+        else:
+            if error is not None and is_broken(error) and not is_no_room(error):
+                self.close()
+
+    def _forget(self) -> None:
+        self._meta = None
+        self._known.clear()
+
+    def _make_room(self) -> None:
+        """Give up the ballast; then let the log begin anew, if folding it into the file needs less than the ballast gave."""
+        self._ballast.give_up()
+        with suppress(sqlite3.Error, OSError, StoreUnavailable):
+            connection = self._open()
+            (pages,) = connection.execute("PRAGMA page_count").fetchone()
+            (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+            # Never open the file by hand to measure it: closing any descriptor of it drops this process's locks.
+            if pages * page_bytes - os.stat(self._path).st_size <= self._ballast.size_bytes // 2:
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+
+def _data_version(connection: sqlite3.Connection) -> int:
+    (version,) = connection.execute("PRAGMA data_version").fetchone()
+    return int(version)
+
+
+def _answer(batch: Batch, values: Sequence[object]) -> None:
+    for ticket, value in zip(batch, values, strict=True):
+        ticket.answer(value)

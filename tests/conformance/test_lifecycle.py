@@ -1,0 +1,163 @@
+"""Opening, closing, waiting for something to happen, and working inside the caller's own transaction."""
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+
+from tessera.model.changes import AtVersion, Edits, Group, MoveJob, PutRecord, Refused
+from tessera.model.errors import ForeignStore, NotInTransaction, StoreClosed, Unsupported
+from tessera.model.job import Keep
+from tessera.model.policy import POLICY_SPACE, Ceiling
+from tessera.model.states import State
+from tessera.store.protocol import JoinsTransaction, Notifies, run_blocking
+from tests.conformance.rig import Rig, add, key_of
+
+PROMPTLY = 20.0
+"""Seconds that a wake-up may take before a wait gives up: only a lost one takes so long."""
+
+
+def test_a_closed_store_says_so_and_opens_again_with_all_it_had(rig: Rig):
+    rig.do(add("a"))
+    rig.run(rig.store.open())
+    rig.run(rig.store.close())
+    rig.run(rig.store.close())
+    for verb in (
+        rig.store.get_jobs([key_of("a")]),
+        rig.store.commit([]),
+        rig.store.due(1),
+        rig.store.verify(),
+    ):
+        with pytest.raises(StoreClosed):
+            rig.run(verb)
+    rig.run(rig.store.open())
+    assert rig.claim_names() == ["a"]
+
+
+def test_a_store_knows_its_installation_and_its_schema(rig: Rig):
+    assert len(rig.store.installation) == 16
+    stored, written = rig.run(rig.store.schema())
+    assert stored == written
+    assert rig.run(rig.store.migrate(dry_run=True)) == []
+
+
+# wait -------------------------------------------------------------------------------------------------------
+
+
+def woken_by(rig: Rig, act: Callable[[], object]) -> bool:
+    """Whether what another thread does to the store ends a wait, whichever of the two begins first."""
+    assert isinstance(rig.store, Notifies)
+    thread = threading.Thread(target=act)
+    thread.start()
+    try:
+        return rig.run(rig.store.wait(PROMPTLY))
+    finally:
+        thread.join()
+
+
+@pytest.mark.capability("F4")
+@pytest.mark.parametrize("what", ["enqueue", "resume", "free unit"])
+def test_a_sleeper_is_woken_when_a_job_may_have_become_claimable(rig: Rig, neighbour: Rig, what: str):
+    """INV-28."""
+    job = None
+    if what == "free unit":
+        rig.declare({"c": Ceiling(1)})
+        rig.do(add("a", needs="c"), add("b", needs="c"))
+        job = rig.take(n=2)
+
+    def act() -> None:
+        if job is not None:
+            neighbour.do(MoveJob(job.id, State.COMPLETED))
+        elif what == "enqueue":
+            neighbour.do(add("a"))
+        else:
+            neighbour.do(PutRecord(POLICY_SPACE, "queue/q", b'{"paused":false}'))
+
+    assert woken_by(rig, act)
+
+
+@pytest.mark.capability("P24")
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_sleeper_is_woken_when_a_watched_job_ends(rig: Rig, neighbour: Rig, kept: bool):
+    job = rig.start("a", watched=True, keep=Keep() if kept else Keep(completed=0))
+    assert woken_by(rig, lambda: neighbour.do(MoveJob(job.id, State.COMPLETED, edits=Edits(result=b"1"))))
+
+
+def test_a_wait_in_which_nothing_happens_ends_by_itself(rig: Rig):
+    assert isinstance(rig.store, Notifies)
+    rig.run(rig.store.wait(0.01))
+
+
+# joined -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def connection(rig: Rig):
+    """A connection of the application to the database that the store lies in."""
+    if not isinstance(rig.store, JoinsTransaction):
+        pytest.skip(f"not offered: the {rig.store.name} store has no transaction of the caller's to join")
+    with closing(sqlite3.connect(str(rig.path), isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE orders (n)")
+        yield connection
+
+
+def joined(rig: Rig, connection):
+    assert isinstance(rig.store, JoinsTransaction)
+    return rig.store.joined(connection)
+
+
+@pytest.mark.capability("P3")
+def test_a_job_of_the_callers_transaction_is_there_iff_it_was_committed(rig: Rig, connection):
+    """INV-4: with a committed control, since rolled back and never stored look alike."""
+    connection.execute("BEGIN")
+    connection.execute("INSERT INTO orders VALUES (1)")
+    run_blocking(joined(rig, connection).commit([Group((), (add("control"),))]))
+    assert rig.find("control") is None, "nobody sees it before the commit"
+    connection.execute("COMMIT")
+    assert rig.state("control") is State.AVAILABLE
+
+    connection.execute("BEGIN")
+    connection.execute("INSERT INTO orders VALUES (2)")
+    store = joined(rig, connection)
+    run_blocking(store.commit([Group((), (add("lost"), PutRecord("notes", "n", b"1")))]))
+    [seen] = run_blocking(store.get_jobs([key_of("lost")]))
+    assert seen is not None
+    connection.execute("ROLLBACK")
+    assert rig.find("lost") is None
+    assert rig.record("notes", "n") is None
+    assert connection.execute("SELECT n FROM orders").fetchall() == [(1,)]
+    assert rig.claim_names(n=9) == ["control"]
+
+
+@pytest.mark.capability("P3")
+def test_a_refused_group_leaves_the_callers_transaction_as_it_was(rig: Rig, connection):
+    """INV-4, INV-33."""
+    connection.execute("BEGIN")
+    connection.execute("INSERT INTO orders VALUES (1)")
+    [answer] = run_blocking(
+        joined(rig, connection).commit([Group((AtVersion("notes", "n", 7),), (add("a"),))])
+    )
+    assert isinstance(answer, Refused)
+    assert connection.in_transaction
+    connection.execute("COMMIT")
+    assert rig.find("a") is None
+    assert connection.execute("SELECT n FROM orders").fetchall() == [(1,)]
+
+
+def test_a_connection_without_an_open_transaction_cannot_be_joined(rig: Rig, connection):
+    with pytest.raises(NotInTransaction):
+        joined(rig, connection)
+
+
+def test_a_connection_to_another_database_cannot_be_joined(rig: Rig, connection, tmp_path):
+    with closing(sqlite3.connect(tmp_path / "other.db", isolation_level=None)) as other:
+        other.execute("BEGIN")
+        with pytest.raises(ForeignStore):
+            joined(rig, other)
+
+
+def test_what_is_no_connection_cannot_be_joined(rig: Rig, connection):
+    with pytest.raises(Unsupported):
+        joined(rig, object())
