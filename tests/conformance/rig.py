@@ -1,7 +1,7 @@
 """One store in one colour behind plain calls, and a clock that only the test moves.
 
-So each promise is written once. The blocking colour is driven without an event loop, the async one on a loop of
-its own; a test cannot tell which it has.
+So each promise is written once. The blocking colour is driven without an event loop, the async one on a loop
+of its own; a test cannot tell which it has.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tessera.model.changes import (
 )
 from tessera.model.ids import JobId
 from tessera.model.job import End, Job, Need
-from tessera.model.policy import POLICY_SPACE, CounterPolicy, Policy, QueuePolicy
+from tessera.model.policy import POLICY_SPACE, Ceiling, CounterPolicy, Policy, QueuePolicy
 from tessera.model.queries import Claimed, ClaimRequest, Due, Event, Filter, Page, Want
 from tessera.model.states import EventLevel, State
 from tessera.store.protocol import Store, run_blocking
@@ -292,6 +292,30 @@ async def _gathered(chunks: AsyncIterator[bytes]) -> bytes:
     return b"".join([chunk async for chunk in chunks])
 
 
+def bring_to(rig: Rig, state: State, name: str = "a") -> None:
+    """A job of the queue ``q`` in that state."""
+    match state:
+        case State.PENDING:
+            rig.do(add(name, held=True))
+        case State.SCHEDULED:
+            rig.do(add(name, due=After(1_000)))
+        case State.AVAILABLE:
+            rig.do(add(name))
+        case State.BLOCKED:
+            rig.declare({"full": Ceiling(0)})
+            rig.do(add(name, needs="full"))
+            assert rig.claim() == []
+        case State.RUNNING:
+            rig.start(name)
+        case State.WAITING | State.QUARANTINED:
+            rig.start(name)
+            rig.move(name, state)
+        case _:
+            rig.start(name)
+            rig.move(name, state)
+    assert rig.state(name) is state
+
+
 def sweep(rig: Rig, limit: int = 100) -> Due:
     """What a duty does about the clock, in its plainest form: every write guarded by what was read."""
     due = rig.due(limit)
@@ -311,10 +335,10 @@ def sweep_groups(due: Due, crash_delay: int = 0) -> list[Group]:
             job.id, to, After(crash_delay), Edits(crashes=job.crashes + 1), end_of(job, "crashed")
         )
         groups.append(Group((Lapsed(job.id, job.fence),), (crashed,)))
-    for job in due.expired:
-        groups.append(
-            Group((InState(job.id, (job.state,)),), (MoveJob(job.id, State.DEAD, reason="expired"),))
-        )
+    groups += [
+        Group((InState(job.id, (job.state,)),), (MoveJob(job.id, State.DEAD, reason="expired"),))
+        for job in due.expired
+    ]
     final = (State.COMPLETED, State.DEAD, State.CANCELLED)
     groups += [Group((InState(key, final),), (DropJob(key, "evicted"),)) for key in due.gone]
     groups += [Group((), (FreeSlot(slot.key, slot.owner),)) for slot in due.slots]

@@ -1,52 +1,28 @@
 """Changes: what each does to a store, and what it demands before it does it."""
 
 import pytest
+from msgspec.structs import replace
 
 from tessera.model.changes import (
     After,
-    Count,
     Done,
     DropJob,
     EditJob,
     Edits,
-    FreeSlot,
+    Guard,
     Held,
-    LogEvent,
+    InState,
     MoveJob,
     Refused,
-    TakeSlot,
 )
-from tessera.model.job import End, Keep, Need
-from tessera.model.policy import Ceiling
+from tessera.model.job import NEVER, End, Job, Keep, Need
+from tessera.model.policy import Ceiling, Rate
+from tessera.model.queries import Event
 from tessera.model.states import FINAL, EventLevel, State
 from tessera.rules.lifecycle import allowed
-from tests.conformance.rig import LEASE, Rig, add, key_of, sweep
+from tests.conformance.rig import LEASE, Rig, add, bring_to, end_of, key_of, sweep
 
 NOWHERE = sorted(FINAL)
-
-
-def bring_to(rig: Rig, state: State, name: str = "a") -> None:
-    """A job of the queue ``q`` in that state."""
-    match state:
-        case State.PENDING:
-            rig.do(add(name, held=True))
-        case State.SCHEDULED:
-            rig.do(add(name, due=After(1_000)))
-        case State.AVAILABLE:
-            rig.do(add(name))
-        case State.BLOCKED:
-            rig.declare({"full": Ceiling(0)})
-            rig.do(add(name, needs="full"))
-            assert rig.claim() == []
-        case State.RUNNING:
-            rig.start(name)
-        case State.WAITING | State.QUARANTINED:
-            rig.start(name)
-            rig.move(name, state)
-        case _:
-            rig.start(name)
-            rig.move(name, state)
-    assert rig.state(name) is state
 
 
 # AddJob -----------------------------------------------------------------------------------------------------
@@ -76,8 +52,8 @@ def test_a_stored_job_is_what_was_asked_for_with_the_stores_times(rig: Rig):
     job = rig.job("a")
     assert job.state is State.AVAILABLE
     assert (job.created_at, job.due) == (rig.now, rig.now)
-    kept = "given_id kind queue priority tenant stride tags payload body ext needs keep max_attempts max_crashes watched"
-    for name in [*kept.split(), "ends"]:
+    kept = "given_id kind queue priority tenant stride tags payload body ext needs keep max_attempts"
+    for name in [*kept.split(), "max_crashes", "watched", "ends"]:
         assert getattr(job, name) == getattr(change.job, name), name
     assert (job.attempt, job.failures, job.crashes, job.holder, job.result) == (0, 0, 0, "", None)
 
@@ -255,6 +231,50 @@ def test_the_row_keeps_its_last_ten_ends(rig: Rig):
     assert [end.attempt for end in rig.job("a").ends] == list(range(4, 14))
 
 
+@pytest.mark.parametrize("level", sorted(EventLevel))
+@pytest.mark.parametrize("keep", [Keep(), Keep(completed=NEVER), Keep(completed=0)])
+def test_a_completion_by_the_shortest_way_is_a_completion(rig: Rig, level: EventLevel, keep: Keep):
+    """INV-14, INV-15, INV-25: alone under its lease, or in a group that has more to say."""
+    rig.declare({"ceiling": Ceiling(1), "rate": Rate(9, 1_000)})
+    jobs: list[dict] = [
+        {},
+        {"needs": "ceiling"},
+        {"needs": "rate"},
+        {"slots": ("u:x", "id:x")},
+        {"tags": ("x",), "watched": True, "tenant": "t", "stride": 500, "priority": 3},
+    ]
+    for fields in jobs:
+        for edits in (Edits(), Edits(result=b"1", ext=b"e"), Edits(failures=2)):
+            rig.advance(2_000)
+            ways = [
+                completed(rig, edits, *more, events=level, keep=keep, **fields)
+                for more in ((), (STILL_RUNS,))
+            ]
+            assert ways[0] == ways[1]
+            assert (ways[0][0] is None) is (keep.completed == 0)
+
+
+STILL_RUNS = InState(key_of("a"), (State.RUNNING,))
+
+
+def completed(rig: Rig, edits: Edits, *more: Guard, **fields) -> tuple[Job | None, list[Event]]:
+    """The row and the log of a completion, without what must differ between two lives."""
+    rig.do(add("a", ends=(End(1, "failed", 1, 2),), **fields))
+    job = rig.take()
+    rig.do(EditJob(job.id, Edits(cancel_requested=True)))
+    before = len(rig.events())
+    end = end_of(job, "completed", "none")
+    move = MoveJob(job.id, State.COMPLETED, After(9), edits, end, "so", by="h")
+    assert rig.ask(move, given=[Held(job.id, job.fence, "completed"), *more]) == Done()
+    told = [replace(event, pos=0, data=b"") for event in rig.events()[before:]]
+    row = rig.find("a")
+    if row is None:
+        return None, told
+    rig.do(DropJob(job.id))
+    assert (row.fence, row.last_fence) == (job.fence + 1, job.fence)
+    return replace(row, fence=0, last_fence=0, pass_=0), told
+
+
 @pytest.mark.capability("A9")
 def test_a_job_that_is_given_back_is_charged_with_nothing_and_keeps_its_place(rig: Rig):
     """INV-11."""
@@ -357,69 +377,3 @@ def test_a_cap_below_the_lease_bounds_the_first_lease_too(rig: Rig):
     """INV-9."""
     rig.do(add("a"))
     assert rig.take(cap_ms=100).lease_until == rig.now + 100
-
-
-# DropJob, slots, counters -----------------------------------------------------------------------------------
-
-
-@pytest.mark.capability("R10")
-@pytest.mark.parametrize("state", sorted(State))
-def test_a_dropped_job_leaves_nothing_behind(rig: Rig, state: State):
-    """INV-15, INV-25."""
-    bring_to(rig, state)
-    rig.do(DropJob(key_of("a"), "discarded", "ops"))
-    assert rig.find("a") is None
-    assert rig.counts() == {}
-    assert rig.counter("full") == (0, 0)
-    assert (rig.events()[-1].what, rig.events()[-1].by) == ("discarded", "ops")
-    assert rig.refused(DropJob(key_of("a"))).why == "there is no such job"
-
-
-def test_a_dropped_running_job_gives_its_units_to_the_next(rig: Rig):
-    """INV-25, INV-28."""
-    rig.declare({"c": Ceiling(1)})
-    running = rig.start("a", needs="c")
-    rig.do(add("b", needs="c"))
-    assert rig.claim() == []
-    rig.do(DropJob(running.id))
-    assert rig.claim_names() == ["b"]
-
-
-def test_a_key_has_one_owner_and_only_the_owner_gives_it_up(rig: Rig):
-    """INV-17."""
-    rig.do(add("a"), add("b"))
-    rig.do(TakeSlot("t:x", key_of("a"), rig.now + 100))
-    refused = rig.refused(TakeSlot("t:x", key_of("b"), rig.now + 100))
-    assert refused.job is not None
-    assert refused.job.id == key_of("a")
-    rig.do(TakeSlot("t:x", key_of("a"), rig.now + 200))
-    rig.do(FreeSlot("t:x", key_of("b")))
-    rig.refused(TakeSlot("t:x", key_of("b"), rig.now + 100))
-    rig.do(FreeSlot("t:x", key_of("a")))
-    rig.do(TakeSlot("t:x", key_of("b"), rig.now + 100))
-
-
-def test_a_key_that_was_given_up_is_another_jobs_and_stays_so(rig: Rig):
-    """INV-17: neither its end nor a redrive of the former owner takes it away."""
-    rig.do(add("a", slots=("u:x",)))
-    rig.do(FreeSlot("u:x", key_of("a")))
-    rig.do(add("b", slots=("u:x",)))
-    rig.move("a", State.CANCELLED)
-    rig.move("a", State.AVAILABLE)
-    rig.refused(add("c", slots=("u:x",)))
-
-
-def test_a_rules_own_counter_is_a_sum_and_never_negative(rig: Rig):
-    for units in (3, 4, -2):
-        rig.do(Count("~depth", units))
-    assert rig.counter("~depth") == (5, 0)
-    rig.do(Count("~depth", -9))
-    assert rig.counter("~depth") == (0, 0)
-
-
-def test_an_event_of_no_job_has_no_number(rig: Rig):
-    rig.do(LogEvent("paused", "q", by="ada", data=b"why"))
-    [event] = rig.events()
-    assert (event.what, event.queue, event.job, event.number, event.by, event.data, event.at) == (
-        "paused", "q", None, 0, "ada", b"why", rig.now
-    )  # fmt: skip

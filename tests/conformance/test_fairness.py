@@ -45,7 +45,7 @@ def test_a_small_tenant_is_not_buried_under_a_large_one(rig: Rig):
 def test_backlogged_tenants_are_served_by_their_weights(
     rig: Rig, weights: tuple[int, int, int], at_once: int
 ):
-    """INV-27: at every instant, to within the dearest job over the lightest weight, and what is prefetched."""
+    """INV-27: at every instant, to within the dearest job over the lightest weight, and the prefetch."""
     for tenant, weight in zip("abc", weights, strict=True):
         rig.do(*brought(tenant, 60, stride(1, weight)))
     order = served(rig, 60, at_once)

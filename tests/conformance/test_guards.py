@@ -208,6 +208,31 @@ def test_in_state_sees_live_and_archived_jobs(rig: Rig):
     assert marks(rig) == 2
 
 
+def test_in_state_tells_one_life_of_a_job_from_the_next(rig: Rig):
+    """INV-2: who decided by more than the state says what he saw."""
+    rig.bury("a")
+    seen = rig.job("a")
+    rig.do(MARK, given=[InState(seen.id, (State.DEAD,), seen.fence)])
+    rig.move("a", State.AVAILABLE)
+    rig.move("a", State.DEAD)
+    assert (
+        rig.refused(MARK, given=[InState(seen.id, (State.DEAD,), seen.fence)]).why
+        == "the job is dead once more"
+    )
+    rig.do(MARK, given=[InState(seen.id, (State.DEAD,), rig.job("a").fence)])
+
+
+def test_in_state_tells_one_wait_of_a_job_from_the_next(rig: Rig):
+    """INV-13: a promotion that was read before the job was put off does not bring it forward."""
+    rig.do(add("a", due=After(100)))
+    rig.advance(100)
+    [seen] = rig.due().scheduled
+    rig.do(EditJob(seen.id, Edits(due=After(900))))
+    promote = MoveJob(seen.id, State.AVAILABLE)
+    rig.refused(promote, given=[InState(seen.id, (State.SCHEDULED,), due=seen.due)])
+    rig.do(MARK, given=[InState(seen.id, (State.SCHEDULED,), due=rig.now + 900)])
+
+
 def test_in_state_refuses_a_job_that_does_not_exist(rig: Rig):
     refused = rig.refused(MARK, given=[InState(key_of("a"), tuple(State))])
     assert (refused.job, refused.why) == (None, "there is no such job")

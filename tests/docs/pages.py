@@ -5,8 +5,8 @@ A block is run unless a comment on the line before it says otherwise:
     <!-- file: mail.py -->          saved under this name in the page's folder, for blocks after it
     <!-- not run: the reason -->    left out
 
-``python`` and ``bash`` blocks run; an ``output`` block right after one is what it must print. In it ``...`` stands for any text
-within a line, and alone on a line for any lines.
+``python`` and ``bash`` blocks run; an ``output`` block right after one is what it must print. In it ``...``
+stands for any text within a line, and alone on a line for any lines.
 """
 
 from __future__ import annotations

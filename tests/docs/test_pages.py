@@ -1,4 +1,4 @@
-"""What the pages say is so: examples run and print what is shown, links lead somewhere, generated pages are current."""
+"""What the pages say is so: examples run and print what is shown, links lead somewhere."""
 
 import os
 import re
@@ -19,13 +19,19 @@ _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 def _run(block: Block, folder: Path) -> str:
     """What the block prints. Anything but success is a failure of the page."""
     python = Path(sys.executable)
-    command = ["sh", "-e", "-c", block.text] if block.language == "bash" else [str(python), "-W", "error", "-c", block.text]
+    command = (
+        ["sh", "-e", "-c", block.text]
+        if block.language == "bash"
+        else [str(python), "-W", "error", "-c", block.text]
+    )
     # Pages are read in a wide window, without colours.
     environment = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1"}
     for name, first in (("PATH", python.parent), ("PYTHONPATH", folder)):
         environment[name] = os.pathsep.join(filter(None, (str(first), os.environ.get(name, ""))))
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=50)
-    assert done.returncode == 0, f"line {block.line} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+    assert done.returncode == 0, (
+        f"line {block.line} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+    )
     return done.stdout
 
 
@@ -35,7 +41,8 @@ def test_examples_run_and_print_what_is_shown(name, tmp_path):
     printed = ""
     for block in blocks(PAGES[name].read_text(encoding="utf-8")):
         if block.language == "output":
-            assert before is not None and before.language in RUN, f"line {block.line}: output of nothing"
+            assert before is not None, f"line {block.line}: output of nothing"
+            assert before.language in RUN, f"line {block.line}: output of what does not run"
             if not before.not_run:
                 assert agrees(printed, block.text), f"line {block.line}: it printed\n{printed}"
         elif block.file:
@@ -62,7 +69,9 @@ def test_links_lead_somewhere(name):
 
 def test_the_state_machine_is_drawn_from_the_table():
     script = ROOT / "docs" / "generate_state_machine.py"
-    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        [sys.executable, str(script), "--check"], capture_output=True, text=True, timeout=30
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -93,22 +102,20 @@ def test_output_is_compared_with_what_is_shown(printed, expected, is_so):
 
 
 def test_blocks_are_read_with_what_is_said_of_them():
-    page = "\n".join(
-        [
-            "<!-- file: a.py -->",
-            "```python",
-            "x = 1",
-            "```",
-            "",
-            "<!-- not run: needs a network -->",
-            "```bash",
-            "curl",
-            "```",
-            "```output",
-            "y",
-            "```",
-        ]
-    )
+    page = """
+<!-- file: a.py -->
+```python
+x = 1
+```
+
+<!-- not run: needs a network -->
+```bash
+curl
+```
+```output
+y
+```
+"""
     first, second, third = blocks(page)
     assert (first.language, first.file, first.text) == ("python", "a.py", "x = 1\n")
     assert (second.language, second.not_run) == ("bash", "needs a network")

@@ -67,7 +67,7 @@ class LoadedSeam:
         raise AssertionError("the engine starts nothing")
 
     async def start_process(
-        self, argv: Sequence[str], *, env: dict[str, str] | None = None, cwd: str | None = None
+        self, argv: Sequence[str], *, env: dict[str, str] | None = None, cwd: str | None = None, inherit: bool = False
     ) -> asyncio.subprocess.Process:
         raise AssertionError("the engine starts nothing")
 

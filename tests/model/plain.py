@@ -1,6 +1,8 @@
-"""What must be true whatever the evaluator thinks: a few dictionaries that know only what was asked and what was answered.
+"""What must be true whatever the evaluator thinks.
 
-Both stores run the same evaluator, so that they may agree and still be wrong. This model shares no code with it.
+Both stores run the same evaluator, so that they may agree and still be wrong.
+This model shares no code with it: it is a few dictionaries
+that know only what was asked and what was answered.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ class Plain:
     # What was answered --------------------------------------------------------------------------------------
 
     def claimed(self, job: Job, now: int) -> None:
-        """INV-5, INV-6, INV-20, INV-2: nobody else has it, its fence is new, what it waited for is done, and it has not ended."""
+        """INV-2, INV-5, INV-6, INV-20: nobody has it, its fence is new, its parents are done."""
         assert job.id not in self.leases, "a job was claimed while another lease was not taken back"
         assert job.fence > self.fences.get(job.id, 0), "a fence did not grow"
         assert job.id not in self.ended, "an ended job was claimed"
@@ -57,6 +59,11 @@ class Plain:
         """INV-7: whether a write under this fence must be accepted; if not, it must be refused."""
         lease = self.leases.get(job)
         return lease is not None and lease.fence == fence and now < lease.until
+
+    def is_over(self, job: bytes, fence: int, now: int) -> bool:
+        """INV-8: whether a rescue of this lease must be accepted; if not, it must be refused."""
+        lease = self.leases.get(job)
+        return lease is not None and lease.fence == fence and now >= lease.until
 
     def is_repeat(self, job: bytes, fence: int, end: str) -> bool:
         """INV-3: whether this very end was written before, and no other lease ended since."""
@@ -83,7 +90,7 @@ class Plain:
     # What is stored -----------------------------------------------------------------------------------------
 
     def look(self, rows: Iterable[Job], counts: dict[tuple[str, State], int], removed: set[bytes]) -> None:
-        """INV-1, INV-2, INV-15, and the leases as they stand in the rows. ``removed``: rows that were allowed to go."""
+        """INV-1, INV-2, INV-15, and the leases as they stand in the rows. ``removed``: what may be gone."""
         rows = list(rows)
         by_id = {row.id: row for row in rows}
         assert counts == Tally((row.queue, row.state) for row in rows), "counts are not the rows"

@@ -45,7 +45,7 @@ def starts(counter: Counter, asked_at: list[int]) -> list[int]:
 
 
 def most_in_a_window(started: list[int], per_ms: int) -> int:
-    """The most starts in any half-open window of that length; it is enough to look at those that begin with one."""
+    """The most starts in any half-open window of that length. One that begins with a start holds the most."""
     return max((sum(t <= s < t + per_ms for s in started) for t in started), default=0)
 
 

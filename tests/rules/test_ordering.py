@@ -1,5 +1,7 @@
 """The one order, and fairness by stride: who is served when."""
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +27,7 @@ rows = st.builds(
 
 @given(rows, rows)
 def test_priority_decides_first_then_pass_then_due_time_then_key(one: Job, other: Job):
-    columns = (
+    columns: tuple[tuple[Any, Any], ...] = (
         (other.priority, one.priority),
         (one.pass_, other.pass_),
         (one.due, other.due),

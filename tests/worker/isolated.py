@@ -130,4 +130,9 @@ def splits(ctx: Context) -> None:
 
 def knows(ctx: Context) -> dict[str, object]:
     job: Job = ctx.job
-    return {"id": ctx.id, "attempt": ctx.attempt, "queue": job.queue, "has_deadline": ctx.deadline is not None}
+    return {
+        "id": ctx.id,
+        "attempt": ctx.attempt,
+        "queue": job.queue,
+        "has_deadline": ctx.deadline is not None,
+    }

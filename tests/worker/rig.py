@@ -138,7 +138,8 @@ class Rig:
         return name
 
     def add(self, kind: str, options: Mapping[str, Any] | None = None, **payload: Any) -> AddJob:
-        """The change that stores a job. ``terms``, ``due``, ``expires`` and ``deadline`` are options, others fields of the row."""
+        """The change that stores a job. ``terms``, ``due``, ``expires`` and ``deadline`` are options, others
+        fields of the row."""
         fields = dict(options or {})
         change: dict[str, Any] = {
             name: fields.pop(name) for name in ("due", "expires", "deadline") if name in fields
@@ -233,7 +234,9 @@ class Rig:
     async def ends(self, job: JobId, state: State = State.COMPLETED) -> Job:
         """Wait until the job is in a state that says it ran, and check that it is this one."""
         await self.until(
-            lambda: self.job(job).state not in (State.AVAILABLE, State.RUNNING, State.BLOCKED) or self.gone(job),
+            lambda: (
+                self.job(job).state not in (State.AVAILABLE, State.RUNNING, State.BLOCKED) or self.gone(job)
+            ),
             f"the end of {job.hex()}",
         )
         row = self.job(job)
@@ -279,5 +282,3 @@ async def logged(caplog: pytest.LogCaptureFixture, text: str, rig: Rig) -> loggi
 
     await rig.until(look, f"a log line with {text!r}")
     return found[0]
-
-

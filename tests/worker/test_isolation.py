@@ -282,7 +282,9 @@ async def test_a_child_that_does_not_start_is_a_failure(rig, monkeypatch):
 
 async def test_a_child_that_breaks_the_protocol_is_killed(rig, monkeypatch, caplog):
     rig.kind(isolated.double, isolation="process")
-    monkeypatch.setattr(isolation, "COMMAND", ("-c", "print('\\x7f' * 100, flush=True); import time; time.sleep(60)"))
+    monkeypatch.setattr(
+        isolation, "COMMAND", ("-c", "print('\\x7f' * 100, flush=True); import time; time.sleep(60)")
+    )
     async with rig.working():
         job = await rig.ends(await rig.enqueue("double", {"terms": {}}, n=1), State.SCHEDULED)
         await logged(caplog, "broke the protocol", rig)

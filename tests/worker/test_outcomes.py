@@ -15,7 +15,6 @@ from tessera.model.job import Need
 from tessera.model.states import State
 from tessera.worker.context import Context
 
-
 pytestmark = pytest.mark.asyncio
 
 
@@ -282,5 +281,3 @@ async def test_each_attempt_has_context_variables_of_its_own(rig):
         for job in jobs:
             await rig.ends(job)
     assert [rig.result(job) for job in jobs] == [1] * 6
-
-

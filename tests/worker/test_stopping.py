@@ -137,7 +137,7 @@ async def test_the_reason_of_a_stop_decides_what_becomes_of_an_outcome(stop, out
     assert when_stopped(stop, outcome, timeout_seconds=2) == after
 
 
-# Stopping the worker -------------------------------------------------------------------------------------------
+# Stopping the worker ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.capability("H10")

@@ -87,6 +87,8 @@ class Demo:
         self.queue = f"demo-{files.folder.name}"
         """A queue of the run's own: in a store that others use, its counts are still its own."""
         self._round = 0
+        self._reported = 0
+        """The round whose report is there."""
         self._measured = 0
         """Jobs of ``measure_file`` so far."""
         self._surveys: list[Handle[str]] = []
@@ -96,7 +98,11 @@ class Demo:
     async def run(self, once: bool) -> int:
         """Work, sum up, and unless ``once`` stay. The exit status."""
         _end_on_sigterm()
-        listing = await list_files(str(self.folder))
+        try:
+            listing = await list_files(str(self.folder))
+        except OSError as error:
+            problem = f"{spell_path(self.folder)} cannot be read: {error.strerror}"
+            raise InvalidArgument("directory", problem) from error
         self._tell_beginning(listing)
         workers = min(16, max(4, 2 * (os.cpu_count() or 1)))
         async with self.app, self.app.worker(queues=[self.queue], concurrency=workers, grace_seconds=10):
@@ -104,6 +110,7 @@ class Demo:
             await self._enqueue_extras()
             seconds = await self._watch_until_done()
             outcome = await self._outcome()
+            self._reported = self._round if outcome.survey.state is State.COMPLETED else 0
             self._tell_summary(outcome, seconds)
             checks = [
                 *await check_report(self.files, listing, self.folder, read_again=once),
@@ -125,7 +132,8 @@ class Demo:
         write_listing(self.files.listing(self._round), listing)
         survey = self.kinds.survey_folder.with_options(queue=self.queue)
         folder, run = spell_path(self.folder), spell_path(self.files.folder.absolute())
-        self._surveys.append(await survey.aenqueue(folder=folder, run=run, number=self._round))
+        handle = await survey.aenqueue(folder=folder, run=run, number=self._round, before=self._reported)
+        self._surveys.append(handle)
 
     async def _enqueue_extras(self) -> None:
         """The job that fails twice, and the one that can never work; ahead of the many."""
@@ -158,10 +166,14 @@ class Demo:
     async def _snapshot(self) -> Snapshot:
         waiting = await self.app.jobs.alist(queue=self.queue, state=State.SCHEDULED, limit=10)
         dead = await self.app.jobs.alist(queue=self.queue, state=State.DEAD, limit=10)
+        counts = await self._counts()
+        planned = self._measured + len(self._surveys) + len(self._extras)
         return Snapshot(
             seconds=seam.monotonic() - self._started,
-            planned=self._measured + len(self._surveys) + len(self._extras),
-            counts=await self._counts(),
+            planned=max(
+                planned, sum(counts.values())
+            ),  # files that could not be read are tried in each round
+            counts=counts,
             bytes_read=self.board.bytes_read,
             at_work=self.board.names(),
             retrying=[job for job in waiting.jobs if job.failures],
@@ -197,24 +209,29 @@ class Demo:
         """Work again on what changes, until cancelled."""
         click.echo(f"\nWaiting for changed files in {spell_path(self.folder)}; Ctrl-C ends it.")
         pause = WATCH_SECONDS
+        seen = listing.files
         while True:
             await seam.sleep(pause)
             began = seam.monotonic()
-            now = await list_files(str(self.folder))
+            try:
+                now = await list_files(str(self.folder))
+            except OSError:
+                continue  # moved away for a moment, or for ever
             # A look may cost much in a large folder: at most a twentieth of the time goes into looking.
             pause = max(WATCH_SECONDS, 20 * (seam.monotonic() - began))
-            changed = set(now.files) - set(listing.files)
-            if now.files == listing.files:
+            if now.files == seen:
                 continue
-            click.echo(f"\n{len(changed):,} new or changed files, {len(now.files):,} in all:")
-            await self._enqueue_survey(now, len(changed))
+            changed = len(set(now.files) - set(listing.files))
+            seen = now.files
+            click.echo(f"\n{changed:,} new or changed files, {len(now.files):,} in all:")
+            await self._enqueue_survey(now, changed)
             await self._watch_until_done()
             survey = await self._surveys[-1].aget()
-            outcome = (
-                f"the report holds {survey.result}" if survey.state is State.COMPLETED else survey.reason
-            )
-            click.echo(f"  {survey.state}: {outcome}; {self.files.markdown}")
-            listing = now
+            if survey.state is State.COMPLETED:
+                listing, self._reported = now, self._round
+                click.echo(f"  the report holds {survey.result}: {self.files.markdown}")
+            else:
+                click.echo(f"  the survey is {survey.state}: {last_error(survey)}")
 
     # Words --------------------------------------------------------------------------------------------------
 

@@ -54,12 +54,15 @@ def declare(app: Tessera, board: Board) -> Kinds:
         return measured
 
     @app.job(retry=Retry(max_attempts=3, base=1), retention=KEPT)
-    def survey_folder(folder: str, run: str, number: int, *, ctx: Context) -> str:
-        """Split into one job per file; when all have ended, join their results into the report."""
+    def survey_folder(folder: str, run: str, number: int, before: int = 0, *, ctx: Context) -> str:
+        """Split into one job per file; when all have ended, join their results into the report.
+
+        ``number`` names the listing to work on, ``before`` that of the report that is there, 0 for none.
+        """
         files = RunFiles(Path(_path(run)))
         listing = read_listing(files.listing(number))
-        before = _unchanged(files, listing, number)
-        todo = [file for file in listing.files if file.path not in before]
+        known = _unchanged(files, listing, before) if before else {}
+        todo = [file for file in listing.files if file.path not in known]
         children = ctx.children()
         if todo and not children:
             queue = ctx.job.queue
@@ -67,7 +70,7 @@ def declare(app: Tessera, board: Board) -> Kinds:
                 [measure_file.with_options(queue=queue).job(folder=folder, path=file.path) for file in todo]
             )
         found = {file.path: _found(file, child) for file, child in zip(todo, children, strict=True)}
-        measured = [before.get(file.path) or found[file.path] for file in listing.files]
+        measured = [known.get(file.path) or found[file.path] for file in listing.files]
         report = build(folder, listing.how, measured, listing.closed)
         write_report(report, files.report, files.markdown)
         return f"{report.totals.files:,} files, {show_size(report.totals.bytes)}"
@@ -101,11 +104,9 @@ def _path(spelled: str) -> str:
     return read_spelling(spelled).decode("utf-8", "surrogateescape")
 
 
-def _unchanged(files: RunFiles, listing: Listing, number: int) -> dict[str, Measured]:
-    """What the round before found out about files that look as they did then."""
-    if number == 1:
-        return {}
-    then = {file.path: file for file in read_listing(files.listing(number - 1)).files}
+def _unchanged(files: RunFiles, listing: Listing, before: int) -> dict[str, Measured]:
+    """What the report that is there says of files that look as they did when it was made."""
+    then = {file.path: file for file in read_listing(files.listing(before)).files}
     same = {file.path for file in listing.files if then.get(file.path) == file}
     known = read_report(files.report).files
     return {file.path: file for file in known if file.path in same and not file.problem}

@@ -68,7 +68,8 @@ def explain(facts: Facts) -> list[Cause]:
             text = "its payload crashed workers, so that it is not run again until a person retries it"
             return [Cause("quarantined", text, "by a person")]
         case State.DEAD:
-            last = f"; last error: {job.ends[-1].error.splitlines()[-1]}" if job.ends and job.ends[-1].error else ""
+            error = job.ends[-1].error.strip() if job.ends else ""
+            last = f"; last error: {error.splitlines()[-1]}" if error else ""
             return [Cause("dead", f"it is in the dead letter: {job.reason}{last}", "by a person")]
         case State.CANCELLED:
             return [Cause("cancelled", f"it was cancelled: {job.reason or 'no reason given'}", "by a person")]

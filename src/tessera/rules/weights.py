@@ -22,7 +22,8 @@ def order(weights: Mapping[str, float], owed: Credits) -> tuple[str, ...]:
     ('low', 'critical')
     """
     total = sum(weights.values())
-    return tuple(sorted(weights, key=lambda queue: -(owed.get(queue, 0.0) + weights[queue] / total)))
+    # Rounded, so that a third thrice counted is one and equals stay equals.
+    return tuple(sorted(weights, key=lambda queue: -round(owed.get(queue, 0.0) + weights[queue] / total, 6)))
 
 
 def charge(

@@ -1,4 +1,6 @@
-"""Re-deriving what is kept beside the rows from the rows: counts, counters, slots, edges. A difference is a fault of Tessera."""
+"""Re-deriving what is kept beside the rows from the rows: counts, counters, slots, edges. A difference is a
+fault of Tessera.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Claim, as every one-writer store does it: walk the queues in the asked order and lease what may run.
 
-What may not run is set aside under the key it lacks, so that the next claim does not meet it again: a full counter in front of a
-queue costs one move a job, once, and not a scan at every claim (ARCHITECTURE has the rates of both forms).
+What may not run is set aside under the key it lacks, so that the next claim does not meet it again: a full
+counter in front of a queue costs one move a job, once, and not a scan at every claim (ARCHITECTURE has the
+rates of both forms).
 """
 
 from __future__ import annotations
@@ -146,7 +147,9 @@ class _Turn:
 
 
 def kind_key(queue: str, kind: str) -> str:
-    """The key under which jobs wait for a worker that can run them. A queue's name holds no colon, so the kind is what follows."""
+    """The key under which jobs wait for a worker that can run them. A queue's name holds no colon, so the
+    kind is what follows.
+    """
     return f"kind:{queue}:{kind}"
 
 

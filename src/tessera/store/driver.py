@@ -1,4 +1,6 @@
-"""Where stores meet threads and event loops: the doorbell. Nothing else in ``store/`` knows of either, other ``driver.py`` apart."""
+"""Where stores meet threads and event loops: the doorbell. Nothing else in ``store/`` knows of either,
+other ``driver.py`` apart.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,9 @@ import threading
 
 
 class Doorbell:
-    """Wakes everybody who waits in this process, whatever thread or loop he waits in. A ring before a wait is not kept:
-    whoever waits looks once more after he began to, or accepts a poll interval of delay."""
+    """Wakes everybody who waits in this process, whatever thread or loop he waits in. A ring before a wait
+    is not kept: whoever waits looks once more after he began to, or accepts a poll interval of delay.
+    """
 
     def __init__(self) -> None:
         self._condition = threading.Condition()

@@ -1,6 +1,8 @@
-"""The memory store: dictionaries and sorted lists. It is the reference: what it answers is what every store must answer.
+"""The memory store: dictionaries and sorted lists. It is the reference: what it answers is what every
+store must answer.
 
-It lives as long as the process. Its rows are shared by all handles that were given one ``World``, of either colour.
+It lives as long as the process. Its rows are shared by all handles that were given one ``World``, of either
+colour.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ class World:
         self._latest = max(self._latest, self._clock())
         return self._latest
 
-    # Source: see store/working --------------------------------------------------------------------------------------------
+    # Source: see store/working ------------------------------------------------------------------------------
 
     def load_job(self, job: JobId) -> Job | None:
         return self.jobs.get(job)
@@ -190,7 +192,7 @@ class World:
             self._to.setdefault(child, {})[parent] = row.after
 
 
-def _remove(index: list[Any], key: Any) -> None:
+def _remove(index: list[Any], key: tuple[Any, ...]) -> None:
     del index[bisect_left(index, key)]
 
 
@@ -213,7 +215,7 @@ class _Watched:
         self._world = world
         self.rings = False
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the world has of that name
         return getattr(self._world, name)
 
     def write(self, net: Net) -> None:
@@ -222,7 +224,7 @@ class _Watched:
 
 
 class MemoryStore:
-    """A handle on a ``World``. ``blocking`` says how ``wait`` sleeps; all else is the same in both colours."""
+    """A handle on a ``World``. ``blocking`` says how ``wait`` sleeps; all else is the same in both."""
 
     name: ClassVar[str] = "memory"
 
@@ -396,8 +398,9 @@ class MemoryStore:
 
     @contextmanager
     def _writing(self) -> Iterator[Working]:
-        """One transaction: a fresh working set, written when the verb is through. An error inside writes nothing that a flush
-        has not undone: what was flushed is taken back."""
+        """One transaction: a fresh working set, written when the verb is through. An error inside
+        writes nothing that a flush has not undone: what was flushed is taken back.
+        """
         with self._reading() as world:
             source = _Watched(world)
             work = Working(source, world.now())

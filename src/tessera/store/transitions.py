@@ -13,12 +13,12 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import astuple, replace
 
-from tessera.model.changes import Counter, Edge, Edits, Record, Slot
+from tessera.model.changes import Counter, Edge, Edits, MoveJob, Record, Slot
 from tessera.model.ids import JobId
 from tessera.model.job import NEVER, End, Job, Need
 from tessera.model.policy import POLICY_SPACE
 from tessera.model.queries import Event
-from tessera.model.states import FINAL, State
+from tessera.model.states import FINAL, EventLevel, State
 from tessera.rules import admission, lifecycle, ordering
 from tessera.store.working import Working
 
@@ -64,9 +64,15 @@ def landing(to: State, due: int, now: int) -> State:
 def edited(job: Job, edits: Edits, now: int) -> dict[str, Any]:
     """The fields that edits change, resolved against the store's time. ``due`` is left to the caller."""
     fields: dict[str, Any] = {}
-    for name, value in zip(_EDITS, astuple(edits), strict=True):
-        if value is not UNSET and name not in ("due", "due_latest", "lease"):
-            fields[name] = value
+    values = astuple(edits)
+    left = len(values) - values.count(UNSET)
+    for name, value in zip(_EDITS, values, strict=True):
+        if left == 0:
+            break
+        if value is not UNSET:
+            left -= 1
+            if name not in ("due", "due_latest", "lease"):
+                fields[name] = value
     if edits.lease is not UNSET:
         until = now + edits.lease.ms
         fields["lease_until"] = min(until, job.cap_at) if job.cap_at else until
@@ -137,6 +143,54 @@ def move(
         if before in FINAL:
             _take_slots_again(work, moved)
     return moved
+
+
+def complete_plainly(work: Working, job: Job, change: MoveJob) -> bool:
+    """What ``move`` does to a running job that completes, owns nothing and is waited for by nobody, in one
+    step instead of twelve: half of all moves there are, at a third of the cost. False = it is not such a
+    job.
+
+    A test holds the two against each other.
+    """
+    end, edits = change.end, change.edits
+    if (
+        end is None
+        or job.holds
+        or job.slots
+        or job.heirs
+        or job.open
+        or job.events is EventLevel.FULL
+        or not job.keep.completed
+        or change.refund
+        or end.end in lifecycle.ODD_ENDS
+        or astuple(edits).count(UNSET) + (edits.result is not UNSET) + (edits.ext is not UNSET) != len(_EDITS)
+    ):
+        return False
+    now, kept_for = work.now, job.keep.completed
+    completed = replace(
+        job,
+        state=State.COMPLETED,
+        reason=change.reason,
+        blocked_on="",
+        holder="",
+        lease_until=0,
+        cap_at=0,
+        claimed_at=0,
+        cancel_requested=False,
+        last_fence=job.fence,
+        last_end=end.end,
+        fence=job.fence + 1,
+        ends=(*job.ends[1 - KEPT_ENDS :], replace(end, ended_at=now)),
+        finished_at=now,
+        gone_at=NEVER if kept_for < 0 else now + kept_for,
+        result=job.result if edits.result is UNSET else edits.result,
+        ext=job.ext if edits.ext is UNSET else edits.ext,
+    )
+    work.jobs.put(job.id, None)
+    work.archive.put(job.id, completed)
+    work.count(job.queue, State.RUNNING, -1)
+    work.count(job.queue, State.COMPLETED, +1)
+    return True
 
 
 def set_aside(work: Working, job: Job, key: str, reason: str) -> None:
@@ -217,7 +271,7 @@ def settle_edges(work: Working, parent: JobId, ended_as: State, passed_over: int
 
 
 def go_on_settling(work: Working, parent: JobId) -> None:
-    """Do what the follow-up says. A parent that was redriven meanwhile settles its edges when it ends again."""
+    """Do what the follow-up says. A parent redriven meanwhile settles its edges when it ends again."""
     followup = work.records.get((FOLLOWUP_SPACE, parent.hex()))
     put_record(work, FOLLOWUP_SPACE, parent.hex(), None)
     if work.job(parent) is not None:

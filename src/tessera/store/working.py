@@ -235,7 +235,7 @@ class Working:
         self.events.append(event)
 
     def log_move(self, before: State | None, job: Job, end: str, by: str) -> Job:
-        """Log a transition as far as the job's level asks for it; the row comes back with its event counted."""
+        """Log a transition as far as the job's level asks; the row comes back with its event counted."""
         level = job.events
         logged = lifecycle.is_logged(level, before, job.state, end) if before is not None else level == "full"
         if not logged:

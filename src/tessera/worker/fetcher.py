@@ -79,7 +79,12 @@ class Fetcher:
 
     def room_made(self) -> None:
         """A handler ended. No reason to ask again where a claim has just found nothing more."""
-        if not self._is_dry and self._slots.buffered <= self._enough and not self._poked.is_set() and self._wanted():
+        if (
+            not self._is_dry
+            and self._slots.buffered <= self._enough
+            and not self._poked.is_set()
+            and self._wanted()
+        ):
             self._poked.set()
 
     def stop(self) -> None:
@@ -89,7 +94,8 @@ class Fetcher:
         self._poked.set()
 
     async def run(self) -> None:
-        """Claim until stopped."""
+        """Claim until stopped; then find what a claim brought whose reply was lost, so that it can be given
+        back."""
         while not self._stopping:
             self._poked.clear()
             wanted = self._wanted()
@@ -99,6 +105,10 @@ class Fetcher:
                 self.alive_at = seam.monotonic()
             if not wanted or self._is_dry or self._is_failing:
                 await self._rest()
+        while self._unknown_since is not None:
+            await self._try_claim(0)
+            if self._is_failing:
+                await seam.sleep(_FIRST_SLEEP)
 
     async def listen(self) -> None:
         """Poke at every sign of the store that something changed, until cancelled."""

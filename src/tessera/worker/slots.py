@@ -31,6 +31,7 @@ logger = logging.getLogger("tessera.worker")
 STALE_BUFFER_SECONDS: Final = 2.0
 """Buffered jobs that wait for so long without anything being started are given back: another worker may have
 room."""
+_BESIDE_ITSELF_MS: Final = 1_000
 LAST_RELEASE_MS: Final = 5_000
 """A job whose thread cannot be stopped may run again so long after its release: until then this process is
 gone."""
@@ -98,7 +99,9 @@ class Slots:
         counted: list[Hold] = []
         for hold in holds:
             job = hold.job
-            if job.crashes and self._must_be_alone(hold):
+            if job.id in self._running:
+                self._refuse_beside_itself(hold)
+            elif job.crashes and self._must_be_alone(hold):
                 self._alone.append(hold)
             elif job.needs:
                 counted.append(hold)
@@ -192,6 +195,14 @@ class Slots:
     def _must_be_alone(self, hold: Hold) -> bool:
         handler = self._handlers.get(hold.job.kind)
         return runs_alone(hold.job) and (handler is None or handler.runs != "process")
+
+    def _refuse_beside_itself(self, hold: Hold) -> None:
+        """A former run of this job, whose lease was lost, has not ended here. The two must not overlap: stop
+        it, and let the job go for a moment, to be run by whoever takes it then."""
+        former = self._running[hold.job.id]
+        if former.stop is not Stop.LEASE:
+            self._fence(former, "its lease was lost")
+        self._completer.add(hold, Released(_BESIDE_ITSELF_MS, "its former run has not ended in this worker"))
 
     def _start_alone(self) -> None:
         """Begin with the next suspected job once nothing runs and all give-backs are written."""

@@ -122,7 +122,8 @@ def _is_settled(outcome: Outcome) -> bool:
 
 
 def error_text(error: BaseException) -> str:
-    """Type and message, and before them the last frames of the traceback, from where the application's code begins."""
+    """Type and message, and before them the last frames of the traceback, from where the application's code
+    begins."""
     try:
         told = traceback.TracebackException.from_exception(error, limit=-_FRAMES)
         ours = takewhile(lambda frame: frame.filename.startswith(_OWN_CODE), told.stack)

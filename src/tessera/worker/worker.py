@@ -154,11 +154,11 @@ class Worker:
         logger.info("worker %s has ended", self.settings.name or self.incarnation)
 
     async def _drain(self, parts: _Parts) -> None:
+        parts.slots.close()
         parts.fetcher.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_CLAIM_SECONDS):
                 await asyncio.shield(parts.fetching)
-        parts.slots.close()
         await parts.until_emptied_or_late()
         for attempt in parts.slots.attempts:
             attempt.ask_to_stop(Stop.SHUTDOWN)

@@ -37,8 +37,8 @@ class Answer:
 
     @property
     def error(self) -> Any:
-        """The error document on stderr."""
-        return json.loads(self.err)["error"]
+        """The error document on stderr, the last one there."""
+        return json.loads(self.err.splitlines()[-1])["error"]
 
     @property
     def rows(self) -> list[list[str]]:

@@ -88,10 +88,12 @@ def enqueue(
     """
     code = _code(door)
     app = code or door.app(makes_store=True)
-    known = _with_code(code, kind) if code is not None else _without_code(door, app, kind)
+    known, warning = (_with_code(code, kind), "") if code is not None else _without_code(door, app, kind)
     bound = known.with_options(**_given(options))
     request = Request(known, _payload(known, values, arguments), bound._options)
     stored = door.run(lambda store: enqueueing.enqueue(store, app._policies, request.draft(store)), app)
+    if warning:
+        door.out.warn(warning)
     handle = Handle(app, stored.id, given_id=request.options.given_id, created=stored.created, kind=known)
     document: dict[str, object] = {
         "id": handle.id,
@@ -123,14 +125,15 @@ def _with_code(app: Tessera, kind: str) -> JobKind[Any]:
     return app.kinds[kind]
 
 
-def _without_code(door: Door, app: Tessera, kind: str) -> JobKind[Any]:
+def _without_code(door: Door, app: Tessera, kind: str) -> tuple[JobKind[Any], str]:
+    """The kind, and what may be wrong with it."""
     policy = door.run(app._policies.reread, app)
     known = stored_kind(app, kind, policy)
-    if kind not in policy.kinds:
-        near = get_close_matches(kind, policy.kinds, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        door.out.warn(f"no worker has declared the kind {kind!r} in this store yet{hint}")
-    return known
+    if kind in policy.kinds:
+        return known, ""
+    near = get_close_matches(kind, policy.kinds, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return known, f"no worker has declared the kind {kind!r} in this store yet{hint}"
 
 
 # Arguments --------------------------------------------------------------------------------------------------

@@ -129,12 +129,17 @@ class Door:
         environ = self._environment
         return f"cli:{environ.get('USER') or environ.get('LOGNAME') or 'unknown'}"
 
+    @property
+    def is_attended(self) -> bool:
+        """Whether there is somebody to ask."""
+        return sys.stdin.isatty()
+
     def confirm(self, question: str, *, yes: bool) -> None:
         """Ask before something that cannot be undone. Without a terminal to ask on, only ``--yes`` is an
         answer."""
         if yes:
             return
-        if not sys.stdin.isatty():
+        if not self.is_attended:
             raise click.UsageError(f"{question} Nobody is there to ask; say --yes.")
         if not click.confirm(question, err=True):
             raise click.Abort

@@ -89,8 +89,11 @@ class Output:
             click.echo(printable(text, lines=True), err=True)
 
     def warn(self, text: str) -> None:
-        """Something that whoever reads the log should know, also where a program reads stdout."""
-        click.echo(f"warning: {printable(text, lines=True)}", err=True)
+        """Something that may be a mistake: to stderr, for a program as a document of its own."""
+        if self.as_json:
+            click.echo(msgspec.json.encode({"warning": {"message": text}}), err=True)
+        else:
+            click.echo(f"warning: {printable(text, lines=True)}", err=True)
 
     def table(self, titles: Sequence[str], rows: Iterable[Row], *, empty: str) -> None:
         """A table for a person."""
@@ -137,19 +140,23 @@ class Output:
                 wait()
 
 
+def _is_terminal() -> bool:
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def _wants_colour() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return _is_terminal() and not os.environ.get("NO_COLOR")
 
 
 def _console() -> Console | None:
     """Rich's console, if there is a terminal to draw on and rich to draw with."""
-    if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+    if not _is_terminal():
         return None
     try:
         from rich.console import Console
     except ImportError:
         return None
-    return Console(highlight=False, no_color=not _wants_colour())
+    return Console(highlight=False, force_terminal=True, no_color=not _wants_colour())
 
 
 def _rich_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

@@ -43,15 +43,21 @@ class Child:
 
 
 class Supervisor:
-    """``argv`` gives the command of each place. ``watched``: the folder whose .py files restart the children
-    when they change."""
+    """``argv`` gives the command of each place, counted from 1, and ``on_end`` is told when its process has
+    ended. ``watched``: the folder whose .py files restart the children when they change."""
 
     def __init__(
-        self, argv: Callable[[int], Sequence[str]], count: int, *, watched: Path | None = None
+        self,
+        argv: Callable[[int], Sequence[str]],
+        count: int,
+        *,
+        watched: Path | None = None,
+        on_end: Callable[[int], object] = lambda number: None,
     ) -> None:
         self._argv = argv
         self._children = [Child(number) for number in range(1, count + 1)]
         self._watched = watched
+        self._on_end = on_end
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
         self._signals = 0
@@ -61,11 +67,6 @@ class Supervisor:
     def is_stopping(self) -> bool:
         """Whether it was asked to end."""
         return self._stopping.is_set()
-
-    @property
-    def living(self) -> int:
-        """Children that run now."""
-        return sum(child.process is not None for child in self._children)
 
     async def run(self) -> int:
         """Keep the children running until a signal ends it all; the exit status."""
@@ -99,6 +100,7 @@ class Supervisor:
                 self._send(child, signal.SIGTERM)
             status = await child.process.wait()
             pid, child.process = child.process.pid, None
+            self._on_end(child.number)
             if self._stopping.is_set():
                 self._status = max(self._status, _as_status(status))
                 return
@@ -107,21 +109,21 @@ class Supervisor:
                 self._status = status
                 self.stop()
                 return
-            await self._rest(child, seam.monotonic() - started)
+            if seam.monotonic() - started >= LIVED_LONG_SECONDS:
+                child.backoff = FIRST_BACKOFF_SECONDS
+            # Only another code can mend what is hopeless.
+            await self._rest(child, None if status in HOPELESS else child.backoff)
 
-    async def _rest(self, child: Child, lived: float) -> None:
+    async def _rest(self, child: Child, seconds: float | None) -> None:
         """Wait before the next start; a change of the code or the end of it all ends the wait."""
-        if lived >= LIVED_LONG_SECONDS:
+        stopped = seam.spawn(self._stopping.wait(), "stop")
+        changed = seam.spawn(self._changed.wait(), "change")
+        await asyncio.wait((stopped, changed), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        child.backoff = min(child.backoff * 2, LONGEST_BACKOFF_SECONDS)
+        if changed.done():
             child.backoff = FIRST_BACKOFF_SECONDS
-        ended = [seam.spawn(self._stopping.wait(), "stop"), seam.spawn(self._changed.wait(), "change")]
-        await asyncio.wait(ended, timeout=child.backoff, return_when=asyncio.FIRST_COMPLETED)
-        for task in ended:
+        for task in (stopped, changed):
             task.cancel()
-        child.backoff = (
-            FIRST_BACKOFF_SECONDS
-            if self._changed.is_set()
-            else min(child.backoff * 2, LONGEST_BACKOFF_SECONDS)
-        )
 
     async def _watch(self, folder: Path) -> None:
         seen = dict(python_files(folder))

@@ -150,7 +150,13 @@ def _supervise(door: Door, settings: Settings, options: Mapping[str, str | None]
             return [*base, "--name", name, "--ready-file", str(ready[number])]
 
         async def run() -> int:
-            supervisor = Supervisor(argv, settings.processes, watched=Path.cwd() if reload else None)
+            supervisor = Supervisor(
+                argv,
+                settings.processes,
+                watched=Path.cwd() if reload else None,
+                # A killed child leaves its file behind.
+                on_end=lambda number: ready[number].unlink(missing_ok=True),
+            )
 
             def vitals() -> Vitals:
                 all_ready = not supervisor.is_stopping and all(path.exists() for path in ready.values())

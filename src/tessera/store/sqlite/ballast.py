@@ -1,8 +1,9 @@
 """A file of zeros beside the database, given up when the disk is full.
 
-On a full disk not even a finish can be committed, since every commit first grows the log. So room is kept for it: when a write meets a
-full disk the ballast goes, finishes and renewals go on, and nothing is enqueued until the disk has room for the ballast again. Whether the
-ballast is there is what all processes on the file agree by.
+On a full disk not even a finish can be committed, since every commit first grows the log. So room is kept
+for it: when a write meets a full disk the ballast goes, finishes and renewals go on, and nothing is
+enqueued until the disk has room for the ballast again. Whether the ballast is there is what all processes
+on the file agree by.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Ballast:
         return self.put_back()
 
     def put_back(self) -> bool:
-        """Write the file. False = there is no room for it. A folder that takes no new file gets no ballast, and that is all."""
+        """Write the file. False = there is no room for it. A folder that takes no new file gets no ballast,
+        and that is all.
+        """
         if self.size_bytes == 0:
             return True
         try:
@@ -61,7 +64,8 @@ class Ballast:
     def _write(self) -> None:
         if os.path.exists(self.path):
             return
-        # Written whole under another name: two processes may do this at once, and half a ballast must not be taken for one.
+        # Written whole under another name: two processes may do this at once, and half a ballast must not
+        # be taken for one.
         partial = f"{self.path}.{os.getpid()}"
         try:
             with open(partial, "wb", buffering=0) as file:

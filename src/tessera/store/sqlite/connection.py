@@ -18,7 +18,9 @@ from tessera.model.errors import (
 )
 
 CHECKPOINT_PAGES: Final = 4_000
-"""The log is folded into the file after so many pages (16 MiB): rarer than SQLite's own 1,000, since each fold syncs twice."""
+"""The log is folded into the file after so many pages (16 MiB): rarer than SQLite's own 1,000, since each
+fold syncs twice.
+"""
 LOG_LIMIT_BYTES: Final = 64 * 1024 * 1024
 CACHE_KIB: Final = 65_536
 READER_CACHE_KIB: Final = 8_192
@@ -44,7 +46,9 @@ _UNAVAILABLE: Final = frozenset(
 
 
 def open_writer(path: str, *, synchronous: str, busy_timeout_ms: int) -> sqlite3.Connection:
-    """The connection that writes. Creates the file, and turns on the write-ahead log, which stays on in the file."""
+    """The connection that writes. Creates the file, and turns on the write-ahead log, which stays on in the
+    file.
+    """
     connection = _connect(path, busy_timeout_ms)
     try:
         _use_wal(connection)
@@ -74,7 +78,8 @@ def open_reader(path: str, *, busy_timeout_ms: int) -> sqlite3.Connection:
 
 
 def _connect(path: str, busy_timeout_ms: int) -> sqlite3.Connection:
-    # isolation_level None: the module begins nothing by itself. Threads take turns on a connection, by our own locks.
+    # isolation_level None: the module begins nothing by itself. Threads take turns on a connection, by our
+    # own locks.
     return sqlite3.connect(
         path,
         timeout=busy_timeout_ms / 1_000,
@@ -90,7 +95,9 @@ def _set(connection: sqlite3.Connection, pragma: str, value: int) -> None:
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Two processes that create one file at once can meet in the change of mode, where SQLite does not wait by itself."""
+    """Two processes that create one file at once can meet in the change of mode, where SQLite does not wait
+    by itself.
+    """
     for tries in range(_BEGIN_WAL_TRIES):
         try:
             (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
@@ -107,7 +114,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
         )
 
 
-# Errors -----------------------------------------------------------------------------------------------------------------
+# Errors -----------------------------------------------------------------------------------------------------
 
 
 def _code(error: BaseException) -> int:
@@ -154,8 +161,8 @@ def translated(error: BaseException) -> BaseException:
 def translated_at_commit(error: BaseException) -> BaseException:
     """The same for an error of COMMIT itself.
 
-    Without a lock or without room the mark that ends the transaction was never written. After any other failure (a sync that
-    reports an error) it may be in the log, and count once the log is read again.
+    Without a lock or without room the mark that ends the transaction was never written. After any other
+    failure (a sync that reports an error) it may be in the log, and count once the log is read again.
     """
     if isinstance(error, sqlite3.Error) and not is_busy(error) and not is_no_room(error):
         return OutcomeUnknown(

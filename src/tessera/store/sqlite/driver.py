@@ -1,9 +1,10 @@
 """Threads and event loops: who holds the writer, who waits for it, and how an answer gets back.
 
-One connection writes. Callers put their verbs in a line, and whoever finds the writer free leads: takes all that wait, runs them in one
-transaction, answers them and hands the lead to the next one who waits meanwhile. There is no timer: alone, a verb runs at once; under
-load a batch is what came while the former one was on its way to the disk. A blocking caller leads in its own thread, so that the blocking
-colour needs none of ours; for an event loop a thread of ours leads, one hop for a whole batch.
+One connection writes. Callers put their verbs in a line, and whoever finds the writer free leads: takes all
+that wait, runs them in one transaction, answers them and hands the lead to the next one who waits
+meanwhile. There is no timer: alone, a verb runs at once; under load a batch is what came while the former
+one was on its way to the disk. A blocking caller leads in its own thread, so that the blocking colour needs
+none of ours; for an event loop a thread of ours leads, one hop for a whole batch.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Ticket(Generic[T]):
     """One verb in the line, and its answer."""
 
     __slots__ = (
-        "adds", "alone", "answered", "error", "holds", "leads", "loop", "sleeper", "value", "verb", "withdrawn",
+        "adds", "alone", "answered", "error", "holds", "leads", "loop", "sleeper", "value", "verb",
+        "withdrawn",
     )  # fmt: skip
 
     def __init__(
@@ -70,7 +72,9 @@ Batch: TypeAlias = Sequence[Ticket[Any]]
 
 
 class Line:
-    """The line in front of the writer. ``run`` gets a batch and answers every ticket in it; it raises only what interrupts a thread."""
+    """The line in front of the writer. ``run`` gets a batch and answers every ticket in it; it raises only
+    what interrupts a thread.
+    """
 
     def __init__(self, run: Callable[[Batch], None], crew: Crew) -> None:
         self._run = run
@@ -81,7 +85,9 @@ class Line:
         self._is_shut = False
 
     def run(self, ticket: Ticket[T], *, is_last: bool = False) -> T:
-        """Have a verb run, in this thread or by whoever leads. Blocks. After the last one the line takes no more (StoreClosed)."""
+        """Have a verb run, in this thread or by whoever leads. Blocks. After the last one the line takes no
+        more (StoreClosed).
+        """
         ticket.sleeper = threading.Lock()
         ticket.sleeper.acquire()
         if not self._join(ticket, is_last=is_last):
@@ -104,7 +110,9 @@ class Line:
         return ticket.outcome()
 
     def hold(self, seconds: float) -> bool:
-        """Take the lead and keep it, so that nothing runs until ``resume``. False = it stayed busy for so long."""
+        """Take the lead and keep it, so that nothing runs until ``resume``. False = it stayed busy for so
+        long.
+        """
         ticket: Ticket[None] = Ticket(lambda _: None, holds=True)
         ticket.sleeper = threading.Lock()
         ticket.sleeper.acquire()
@@ -217,7 +225,9 @@ def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *args: 
 
 
 class Crew:
-    """A few threads that take calls from a queue; started when first needed. The calls handle their own errors."""
+    """A few threads that take calls from a queue; started when first needed. The calls handle their own
+    errors.
+    """
 
     def __init__(self, name: str, size: int) -> None:
         self._name = name
@@ -240,7 +250,9 @@ class Crew:
             self._calls.put(call)
 
     def stop(self) -> None:
-        """Let the threads finish what was put in, and end. Called from one of them it does not wait for that one."""
+        """Let the threads finish what was put in, and end. Called from one of them it does not wait for
+        that one.
+        """
         with self._lock:
             self._is_stopped = True
             threads = list(self._threads)
@@ -282,7 +294,9 @@ class Watch:
     FAST_SECONDS: Final = 0.005
     SLOW_SECONDS: Final = 0.025
     QUIET_SECONDS: Final = 2.0
-    """After so long without a change it looks more rarely: 200 looks a second cost 1 % of a core, 40 next to nothing."""
+    """After so long without a change it looks more rarely: 200 looks a second cost 1 % of a core, 40 next
+    to nothing.
+    """
 
     def __init__(self, look: Callable[[], bool]) -> None:
         self._look = look

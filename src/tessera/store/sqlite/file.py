@@ -1,9 +1,10 @@
 """One SQLite file as one process sees it: what its handles of both colours share.
 
-The line to the writer, the pool of readers and the watch live from the first open handle to the last. A fork is survived so: before
-it every connection is closed, since SQLite keeps its locks in the process and a child would believe in locks that only the parent
-holds; after it parent and child open their own. If something would not be closed in time, the child lets the inherited connections lie, neither
-used nor closed.
+The line to the writer, the pool of readers and the watch live from the first open handle to the last. A
+fork is survived so: before it every connection is closed, since SQLite keeps its locks in the process and a
+child would believe in locks that only the parent holds; after it parent and child open their own. If
+something would not be closed in time, the child lets the inherited connections lie, neither used nor
+closed.
 """
 
 from __future__ import annotations
@@ -64,8 +65,9 @@ class Life:
 class SqliteFile:
     """A database file, to be given to every handle of this process on it.
 
-    ``synchronous`` is ``full`` (an acknowledged write survives a power cut) or ``normal`` (it survives the death of the process).
-    ``steps`` are for tests of the migrations. Raises InvalidArgument for a database that is no file.
+    ``synchronous`` is ``full`` (an acknowledged write survives a power cut) or ``normal`` (it survives the
+    death of the process). ``steps`` are for tests of the migrations. Raises InvalidArgument for a database
+    that is no file.
 
     >>> SqliteFile(":memory:")
     Traceback (most recent call last):
@@ -121,7 +123,9 @@ class SqliteFile:
             self.close()
 
     def close(self) -> None:
-        """Close connections and end threads, whatever handles are open: their verbs raise StoreClosed. Blocks."""
+        """Close connections and end threads, whatever handles are open: their verbs raise StoreClosed.
+        Blocks.
+        """
         with self._lock:
             life, self._life = self._life, None
             self._handles = 0
@@ -165,7 +169,7 @@ class SqliteFile:
             raise meant from error
         return life
 
-    # Fork: see the module ---------------------------------------------------------------------------------------------------
+    # Fork: see the module -----------------------------------------------------------------------------------
 
     def before_fork(self) -> None:
         life = self._life
@@ -187,7 +191,9 @@ class SqliteFile:
 
 
 def _leave_to_the_parent(life: Life) -> None:
-    """Let inherited connections lie: closing one here could fold or remove a log that the parent still writes."""
+    """Let inherited connections lie: closing one here could fold or remove a log that the parent still
+    writes.
+    """
     inherited: list[sqlite3.Connection] = [*life.writer.disown(), *life.readers.disown()]
     if inherited:
         import ctypes

@@ -1,8 +1,9 @@
 """Jobs of a filter, newest key first, over both tables.
 
-The filter's most telling field chooses where to look; each place gives its jobs in descending order of the key, and the merged
-stream is asked row by row (``store/filters``) until the page is full or enough was looked at. Counts by queue and state are exact and at hand,
-so that a handful of rows among a million is met through its state's index and a majority by walking the keys.
+The filter's most telling field chooses where to look; each place gives its jobs in descending order of the
+key, and the merged stream is asked row by row (``store/filters``) until the page is full or enough was
+looked at. Counts by queue and state are exact and at hand, so that a handful of rows among a million is met
+through its state's index and a majority by walking the keys.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ WHERE tag = :tag AND job < :after
 ORDER BY job DESC
 LIMIT :limit
 """
-# The indexes below are not in the order of keys. Their keys alone are sorted, and only where the counts say that they are few.
+# The indexes below are not in the order of keys. Their keys alone are sorted, and only where the counts say
+# that they are few.
 READY_KEYS: Final = """
 SELECT id
 FROM tessera_job INDEXED BY tessera_job_ready

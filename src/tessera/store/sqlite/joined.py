@@ -1,7 +1,8 @@
 """The store inside the caller's own transaction on his own ``sqlite3`` connection.
 
-What is committed here becomes true with the caller's COMMIT and vanishes with his ROLLBACK. The caller's settings are left as they were: our
-cursors have no row factory, and the connection's text factory is ours only while a statement of ours runs.
+What is committed here becomes true with the caller's COMMIT and vanishes with his ROLLBACK. The caller's
+settings are left as they were: our cursors have no row factory, and the connection's text factory is ours
+only while a statement of ours runs.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ WHERE name = 'main'
 
 
 class JoinedStore:
-    """A view of a store on one connection of the caller's, for as long as its transaction. Always of the blocking colour."""
+    """A view of a store on one connection of the caller's, for as long as its transaction. Always of the
+    blocking colour.
+    """
 
     name: ClassVar[str] = "sqlite"
 
@@ -62,14 +65,17 @@ class JoinedStore:
         """Nothing to do: the connection is the caller's."""
 
     async def commit(self, groups: Sequence[Group], request_id: str = "") -> list[Answer]:
-        """See ``Store.commit``; part of the caller's transaction. After an error that transaction is as it was."""
+        """See ``Store.commit``; part of the caller's transaction. After an error that transaction is as it
+        was.
+        """
         self._check_transaction()
-        if any(isinstance(change, AddJob) for group in groups for change in group.changes):
-            if not self._file.ballast.allows_more():
-                raise StoreFull
+        adds = any(isinstance(change, AddJob) for group in groups for change in group.changes)
+        if adds and not self._file.ballast.allows_more():
+            raise StoreFull
         with self._asking() as cursor:
-            # Other drivers do without a savepoint (an error there aborts the transaction or the statement alone). SQLite undoes a
-            # failed statement and goes on, so that without one our first half would stay.
+            # Other drivers do without a savepoint (an error there aborts the transaction or the statement
+            # alone). SQLite undoes a failed statement and goes on, so that without one our first half would
+            # stay.
             cursor.execute("SAVEPOINT tessera_commit")
             try:
                 answers = self._commit(cursor, groups, request_id)
@@ -93,7 +99,7 @@ class JoinedStore:
             writes.write_meta(cursor, meta)
         return answers
 
-    # Reads: as the caller's transaction sees them ------------------------------------------------------------------------------
+    # Reads: as the caller's transaction sees them -----------------------------------------------------------
 
     async def due(self, limit: int, queues: Sequence[str] | None = None) -> Due:
         return self._ask(lambda reads: reads.due(limit, queues))
@@ -143,7 +149,7 @@ class JoinedStore:
     async def verify(self) -> list[str]:
         return self._ask(Reads.differences)
 
-    # What a transaction of the caller's is no place for -------------------------------------------------------------------------
+    # What a transaction of the caller's is no place for -----------------------------------------------------
 
     async def claim(self, request: ClaimRequest) -> Claimed:
         self._refuse("claim")

@@ -1,8 +1,8 @@
 """The schema: plain numbered SQL files, applied forwards, one transaction a step.
 
-A file ``0002_words.sql`` has three parts behind the lines ``-- pre``, ``-- post`` and ``-- down``: what older code does not mind, what it
-would, and the way back. What was applied is written down with a checksum of the first two parts, so that a released file that was
-edited is noticed.
+A file ``0002_words.sql`` has three parts behind the lines ``-- pre``, ``-- post`` and ``-- down``: what
+older code does not mind, what it would, and the way back. What was applied is written down with a checksum
+of the first two parts, so that a released file that was edited is noticed.
 """
 
 from __future__ import annotations
@@ -135,8 +135,9 @@ def migrate(
 ) -> list[str]:
     """Bring the file to a version, one transaction a step, whoever else tries the same at the same time.
 
-    Returns the steps taken, or with ``dry_run`` those to take. Raises InvalidArgument for a version that does not exist, SchemaTooNew
-    where the way back is in a newer release, and StoreError for an applied step that was edited.
+    Returns the steps taken, or with ``dry_run`` those to take. Raises InvalidArgument for a version that
+    does not exist, SchemaTooNew where the way back is in a newer release, and StoreError for an applied
+    step that was edited.
     """
     target = len(steps) if to is None else to
     if not 0 <= target <= len(steps):

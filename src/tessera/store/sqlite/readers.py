@@ -1,4 +1,6 @@
-"""Connections that only read. A question is one short transaction: no snapshot is held between two, so that the log can be folded."""
+"""Connections that only read. A question is one short transaction: no snapshot is held between two, so that
+the log can be folded.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, Final
 
 from tessera.model.changes import Counter, Record, Slot
-from tessera.model.ids import JobId
+from tessera.model.ids import JobId, show_id
 from tessera.model.job import Job
 from tessera.model.queries import Due, Event
 from tessera.model.states import State
@@ -18,7 +18,8 @@ from tessera.store.sqlite import rows
 from tessera.store.sqlite.rows import STATES, filled
 from tessera.store.sqlite.source import LOAD_DONE, LOAD_JOB, META, Meta, SqlSource
 
-# Index tessera_job_scheduled, in its own order, one queue after the other: a queue has its own end of the index.
+# Index tessera_job_scheduled, in its own order, one queue after the other: a queue has its own end of the
+# index.
 SCHEDULED: Final = filled("""
 SELECT {job}
 FROM tessera_job INDEXED BY tessera_job_scheduled
@@ -40,7 +41,8 @@ FROM tessera_job INDEXED BY tessera_job_expiry
 WHERE expires_at > 0 AND state < 4 AND expires_at <= :now
 ORDER BY expires_at, id
 """)
-# Index tessera_done_gone, in its own order. The key is not in it: it would be written a million times and read once, here.
+# Index tessera_done_gone, in its own order. The key is not in it: it would be written a million times and
+# read once, here.
 GONE: Final = """
 SELECT id
 FROM tessera_done INDEXED BY tessera_done_gone
@@ -83,7 +85,8 @@ WHERE n <> 0
 SCAN: Final = """
 SELECT space, key, version, value, written_at, due_at, expires_at
 FROM tessera_record
-WHERE space = :space AND key >= :prefix AND key > :after AND value IS NOT NULL AND NOT (expires_at > 0 AND expires_at <= :now)
+WHERE space = :space AND key >= :prefix AND key > :after AND value IS NOT NULL
+    AND NOT (expires_at > 0 AND expires_at <= :now)
 ORDER BY key
 """
 HISTORY: Final = """
@@ -190,7 +193,7 @@ class Reads:
         return [None if r is None or 0 < r.expires_at <= self.now else r for r in found]
 
     def scan(self, space: str, prefix: str, after: str, limit: int) -> list[Record]:
-        """See ``Store.scan``. Keys with a prefix stand together, so that the first other one ends the walk."""
+        """See ``Store.scan``. Keys with a prefix stand together: the first other one ends the walk."""
         bounds = {"space": space, "prefix": prefix, "after": after, "now": self.now}
         found: list[Record] = []
         for row in self.cursor.execute(SCAN, bounds):
@@ -205,7 +208,7 @@ class Reads:
         return [rows.record_of(row) for row in found]
 
     def events(self, after: int, limit: int, job: JobId | None) -> list[Event]:
-        """See ``Store.events``. One writer gives positions in the order of commits, so that none comes late."""
+        """See ``Store.events``. One writer gives positions in the order of commits: none comes late."""
         query = EVENTS if job is None else EVENTS_OF_JOB
         return [
             rows.event_of(row)
@@ -264,5 +267,5 @@ class Reads:
 
 def _tags(expected: set[tuple[str, JobId]], found: set[tuple[str, JobId]]) -> Iterable[str]:
     for tag, job in sorted(expected ^ found):
-        is_missing = (tag, job) in expected
-        yield f"the tag {tag!r} of job {job.hex()} is {'not indexed' if is_missing else 'indexed and not in its row'}"
+        problem = "not indexed" if (tag, job) in expected else "indexed and not in its row"
+        yield f"the tag {tag!r} of job {show_id(job)} is {problem}"

@@ -1,8 +1,9 @@
 """Rows and values: which column holds what, both ways.
 
-A job has 48 fields and a driver pays for every column it fetches (0.12 us for a NULL, 0.25 us for a text). So the fields that an index
-or a reader of the file needs are columns, and those that seldom say anything lie together in ``rest``, NULL when none does.
-A plain job decodes in a third of the time that 48 columns take.
+A job has 48 fields and a driver pays for every column it fetches (0.12 us for a NULL, 0.25 us for a text).
+So the fields that an index or a reader of the file needs are columns, and those that seldom say anything
+lie together in ``rest``, NULL when none does. A plain job decodes in a third of the time that 48 columns
+take.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ CODES: Final = {state: code for code, state in enumerate(STATES)}
 
 JOB_COLUMNS: Final = tuple(
     """
-    id kind queue state np pass due fence attempt holder lease_until claimed_at cancel_requested blocked_on parent expires_at
-    created_at body payload rest
+    id kind queue state np pass due fence attempt holder lease_until claimed_at cancel_requested blocked_on
+    parent expires_at created_at body payload rest
     """.split()
 )
 DONE_COLUMNS: Final = tuple(
     """
-    id kind queue state np due fence attempt parent created_at finished_at gone_at reason last_fence last_end ends body
-    payload result rest
+    id kind queue state np due fence attempt parent created_at finished_at gone_at reason last_fence
+    last_end ends body payload result rest
     """.split()
 )
 COUNTER_COLUMNS: Final = Counter.__struct_fields__
@@ -58,7 +59,7 @@ def filled(query: str) -> str:
     return query
 
 
-# What seldom says anything ------------------------------------------------------------------------------------------------
+# What seldom says anything ----------------------------------------------------------------------------------
 
 
 class _Rest(TypedDict, total=False):
@@ -103,7 +104,7 @@ class _Rest(TypedDict, total=False):
 
 
 class _Remainder:
-    """The fields of a table that have no column, as one msgpack map of those that differ from their defaults."""
+    """The fields of a table that have no column: one msgpack map of those that differ from their defaults."""
 
     def __init__(self, name: str, columns: tuple[str, ...]) -> None:
         present = {{"np": "priority", "pass": "pass_"}.get(column, column) for column in columns}
@@ -141,21 +142,21 @@ def _rest(data: bytes) -> dict[str, Any]:
     return rest
 
 
-# Jobs -------------------------------------------------------------------------------------------------------------------
+# Jobs -------------------------------------------------------------------------------------------------------
 
 
 def job_of(row: Values) -> Job:
     """A live job from the columns ``JOB_COLUMNS``."""
     (
-        id_, kind, queue, state, np, pass_, due, fence, attempt, holder, lease_until, claimed_at, cancel_requested,
-        blocked_on, parent, expires_at, created_at, body, payload, rest,
+        id_, kind, queue, state, np, pass_, due, fence, attempt, holder, lease_until, claimed_at,
+        cancel_requested, blocked_on, parent, expires_at, created_at, body, payload, rest,
     ) = row  # fmt: skip
     if rest is None:
         return Job(
-            id=id_, kind=kind, queue=queue, state=STATES[state], priority=-np, pass_=pass_, due=due, fence=fence,
-            attempt=attempt, holder=holder, lease_until=lease_until, claimed_at=claimed_at,
-            cancel_requested=cancel_requested == 1, blocked_on=blocked_on, parent=parent, expires_at=expires_at,
-            created_at=created_at, body=body, payload=payload,
+            id=id_, kind=kind, queue=queue, state=STATES[state], priority=-np, pass_=pass_, due=due,
+            fence=fence, attempt=attempt, holder=holder, lease_until=lease_until, claimed_at=claimed_at,
+            cancel_requested=cancel_requested == 1, blocked_on=blocked_on, parent=parent,
+            expires_at=expires_at, created_at=created_at, body=body, payload=payload,
         )  # fmt: skip
     return Job(
         id=id_, kind=kind, queue=queue, state=STATES[state], priority=-np, pass_=pass_, due=due, fence=fence,
@@ -168,44 +169,45 @@ def job_of(row: Values) -> Job:
 def row_of_job(job: Job) -> Values:
     """The columns ``JOB_COLUMNS`` of a live job."""
     return (
-        job.id, job.kind, job.queue, CODES[job.state], -job.priority, job.pass_, job.due, job.fence, job.attempt,
-        job.holder, job.lease_until, job.claimed_at, job.cancel_requested, job.blocked_on, job.parent, job.expires_at,
-        job.created_at, job.body, job.payload, _job_rest(job),
+        job.id, job.kind, job.queue, CODES[job.state], -job.priority, job.pass_, job.due, job.fence,
+        job.attempt, job.holder, job.lease_until, job.claimed_at, job.cancel_requested, job.blocked_on,
+        job.parent, job.expires_at, job.created_at, job.body, job.payload, _job_rest(job),
     )  # fmt: skip
 
 
 def lease_of_job(job: Job) -> Values:
     """What a claim, a renewal or a flag changes: see ``writes.UPDATE_LEASE``. The key comes last."""
     return (
-        CODES[job.state], job.fence, job.attempt, job.holder, job.lease_until, job.claimed_at, job.cancel_requested,
-        job.blocked_on, _job_rest(job), job.id,
+        CODES[job.state], job.fence, job.attempt, job.holder, job.lease_until, job.claimed_at,
+        job.cancel_requested, job.blocked_on, _job_rest(job), job.id,
     )  # fmt: skip
 
 
 def done_of(row: Values) -> Job:
     """An archived job from the columns ``DONE_COLUMNS``."""
     (
-        id_, kind, queue, state, np, due, fence, attempt, parent, created_at, finished_at, gone_at, reason, last_fence,
-        last_end, ends, body, payload, result, rest,
+        id_, kind, queue, state, np, due, fence, attempt, parent, created_at, finished_at, gone_at, reason,
+        last_fence, last_end, ends, body, payload, result, rest,
     ) = row  # fmt: skip
     return Job(
-        id=id_, kind=kind, queue=queue, state=STATES[state], priority=-np, due=due, fence=fence, attempt=attempt,
-        parent=parent, created_at=created_at, finished_at=finished_at, gone_at=gone_at, reason=reason,
-        last_fence=last_fence, last_end=last_end, ends=() if ends is None else _decode_ends(ends), body=body,
-        payload=payload, result=result, **(_rest(rest) if rest is not None else {}),
+        id=id_, kind=kind, queue=queue, state=STATES[state], priority=-np, due=due, fence=fence,
+        attempt=attempt, parent=parent, created_at=created_at, finished_at=finished_at, gone_at=gone_at,
+        reason=reason, last_fence=last_fence, last_end=last_end, ends=() if ends is None else
+        _decode_ends(ends), body=body, payload=payload, result=result, **(_rest(rest) if rest is not None
+        else {}),
     )  # fmt: skip
 
 
 def row_of_done(job: Job) -> Values:
     """The columns ``DONE_COLUMNS`` of an archived job."""
     return (
-        job.id, job.kind, job.queue, CODES[job.state], -job.priority, job.due, job.fence, job.attempt, job.parent,
-        job.created_at, job.finished_at, job.gone_at, job.reason, job.last_fence, job.last_end,
+        job.id, job.kind, job.queue, CODES[job.state], -job.priority, job.due, job.fence, job.attempt,
+        job.parent, job.created_at, job.finished_at, job.gone_at, job.reason, job.last_fence, job.last_end,
         _encode(job.ends) if job.ends else None, job.body, job.payload, job.result, _done_rest(job),
     )  # fmt: skip
 
 
-# The other nouns ----------------------------------------------------------------------------------------------------------
+# The other nouns --------------------------------------------------------------------------------------------
 
 
 def counter_of(row: Values) -> Counter:

@@ -34,8 +34,8 @@ SELECT {done}
 FROM tessera_done
 WHERE id = :id
 """)
-# The keys of a batch come as one run of bytes, 16 a key. Both tables are met by key, one step a job: half the cost of a statement a job.
-# A list of bound keys would need a text for each length.
+# The keys of a batch come as one run of bytes, 16 a key. Both tables are met by key, one step a job: half
+# the cost of a statement a job. A list of bound keys would need a text for each length.
 LOAD_JOBS: Final = filled("""
 WITH RECURSIVE place (i) AS (
     SELECT 0
@@ -56,8 +56,8 @@ SELECT {done}
 FROM place
 CROSS JOIN tessera_done ON id = substr(:ids, i + 1, 16)
 """)
-# Index tessera_job_ready, read in its own order: no sort, stops after the limit. No time stands in it: what is due later is in another
-# state (a filter on time walked past 100,000 future jobs in 6.9 ms).
+# Index tessera_job_ready, read in its own order: no sort, stops after the limit. No time stands in it: what
+# is due later is in another state (a filter on time walked past 100,000 future jobs in 6.9 ms).
 READY: Final = filled("""
 SELECT {job}
 FROM tessera_job INDEXED BY tessera_job_ready
@@ -112,12 +112,12 @@ SELECT space, key, version, value, written_at, due_at, expires_at
 FROM tessera_record
 WHERE space = :space AND key = :key
 """
-LOAD_FLOOR: Final = """
+LOAD_LANE: Final = """
 SELECT pass
 FROM tessera_floor
 WHERE queue = :queue AND priority = :priority
 """
-LOAD_PASS: Final = """
+LOAD_TENANT: Final = """
 SELECT pass
 FROM tessera_pass
 WHERE queue = :queue AND priority = :priority AND tenant = :tenant
@@ -156,8 +156,9 @@ class Meta(msgspec.Struct, gc=False):
 
 
 class SqlSource:
-    """Loads, queries and writes over one cursor. ``known`` are running jobs as this connection last wrote them: right as long as
-    nobody else wrote, which its owner sees to."""
+    """Loads, queries and writes over one cursor. ``known`` are running jobs as this connection last wrote
+    them: right as long as nobody else wrote, which its owner sees to.
+    """
 
     def __init__(self, cursor: sqlite3.Cursor, meta: Meta, known: dict[JobId, Job] | None = None) -> None:
         self._cursor = cursor
@@ -167,7 +168,7 @@ class SqlSource:
         """Whether something written wakes somebody."""
         self.wrote = False
 
-    # Loads ----------------------------------------------------------------------------------------------------------------
+    # Loads --------------------------------------------------------------------------------------------------
 
     def load_job(self, job: JobId) -> Job | None:
         if self._known is not None and (known := self._known.get(job)) is not None:
@@ -192,12 +193,12 @@ class SqlSource:
         return None if row is None else rows.record_of(row)
 
     def load_floor(self, key: FloorKey) -> int | None:
-        row = self._cursor.execute(LOAD_FLOOR, {"queue": key[0], "priority": key[1]}).fetchone()
+        row = self._cursor.execute(LOAD_LANE, {"queue": key[0], "priority": key[1]}).fetchone()
         return None if row is None else int(row[0])
 
     def load_pass(self, key: PassKey) -> int | None:
         row = self._cursor.execute(
-            LOAD_PASS, {"queue": key[0], "priority": key[1], "tenant": key[2]}
+            LOAD_TENANT, {"queue": key[0], "priority": key[1], "tenant": key[2]}
         ).fetchone()
         return None if row is None else int(row[0])
 
@@ -235,7 +236,7 @@ class SqlSource:
         for key in keys:
             work.archive.keep(key, found.get(key))
 
-    # Queries --------------------------------------------------------------------------------------------------------------
+    # Queries ------------------------------------------------------------------------------------------------
 
     def edges_from(self, parent: JobId, limit: int) -> list[Edge]:
         return [
@@ -271,7 +272,7 @@ class SqlSource:
         times += [self._cursor.execute(NEXT_SCHEDULED, {"queue": queue}).fetchone()[0] for queue in queues]
         return min((time for time in times if time), default=0)
 
-    # Writes ---------------------------------------------------------------------------------------------------------------
+    # Writes -------------------------------------------------------------------------------------------------
 
     def write(self, net: Net) -> None:
         if not any(getattr(net, part) for part in net.__struct_fields__):

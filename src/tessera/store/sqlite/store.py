@@ -1,4 +1,6 @@
-"""The verbs of the SQLite store, in both colours: writes go through the line to the one writer, questions to a pool of readers."""
+"""The verbs of the SQLite store, in both colours: writes go through the line to the one writer, questions
+to a pool of readers.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ class SqliteStore:
             self._is_open = False
             await self._aside(self._file.detach)
 
-    # Writes -----------------------------------------------------------------------------------------------------------------
+    # Writes -------------------------------------------------------------------------------------------------
 
     async def claim(self, request: ClaimRequest) -> Claimed:
         self._heard = self._file.bell.rings
@@ -66,7 +68,7 @@ class SqliteStore:
     async def migrate(self, to: int | None = None, dry_run: bool = False) -> list[str]:
         return await self._write(Ticket(lambda writer: writer.migrate(to, dry_run), alone=True))
 
-    # Questions ----------------------------------------------------------------------------------------------------------------
+    # Questions ----------------------------------------------------------------------------------------------
 
     async def due(self, limit: int, queues: Sequence[str] | None = None) -> Due:
         return await self._ask(lambda reads: reads.due(limit, queues))
@@ -120,7 +122,7 @@ class SqliteStore:
         books = migrations.applied(reads.cursor.connection)
         return [*migrations.edited_steps(self._file.steps, books), *reads.differences()]
 
-    # Optional protocols ---------------------------------------------------------------------------------------------------------
+    # Optional protocols -------------------------------------------------------------------------------------
 
     async def wait(self, seconds: float) -> bool:
         """See ``Notifies.wait``. A change since the last claim or wait of this handle counts."""
@@ -138,7 +140,7 @@ class SqliteStore:
         self._life()
         return JoinedStore(self._file, connection)
 
-    # Colours --------------------------------------------------------------------------------------------------------------------
+    # Colours ------------------------------------------------------------------------------------------------
 
     async def _write(self, ticket: Ticket[T]) -> T:
         line = self._life().line

@@ -1,9 +1,11 @@
 """The one connection of this process that writes, and the transactions on it.
 
-What can go wrong, and how it is answered. A verb of a batch raises: the transaction is taken back and each verb gets one of its own, so
-that it fails alone. Another process holds the lock too long: StoreBusy for all, nothing written. The disk is full: the ballast goes,
-finishes are tried once more, new jobs get StoreFull. COMMIT itself reports an error after which the log may hold it: OutcomeUnknown. Whoever
-else writes to the file (another process, a joined transaction) shows in ``data_version``: what was remembered is forgotten then.
+What can go wrong, and how it is answered. A verb of a batch raises: the transaction is taken back and each
+verb gets one of its own, so that it fails alone. Another process holds the lock too long: StoreBusy for
+all, nothing written. The disk is full: the ballast goes, finishes are tried once more, new jobs get
+StoreFull. COMMIT itself reports an error after which the log may hold it: OutcomeUnknown. Whoever else
+writes to the file (another process, a joined transaction) shows in ``data_version``: what was remembered is
+forgotten then.
 """
 
 from __future__ import annotations
@@ -144,7 +146,7 @@ class Writer:
         self._known: dict[JobId, Job] = {}
         self._data_version = -1
 
-    # Life -----------------------------------------------------------------------------------------------------------------
+    # Life ---------------------------------------------------------------------------------------------------
 
     def prepare(self) -> bytes:
         """Open the file, create the schema in a new one, check it in an old one. Returns the installation."""
@@ -163,7 +165,9 @@ class Writer:
         return migrations.migrate(self._open(), self._steps, to, self._clock.now(), dry_run=dry_run)
 
     def look(self) -> bool:
-        """Whether another connection wrote to the file since the last look or transaction; then the bell rings."""
+        """Whether another connection wrote to the file since the last look or transaction; then the bell
+        rings.
+        """
         return self._notice(self._open())
 
     def close(self) -> None:
@@ -178,7 +182,7 @@ class Writer:
         connection, self._connection = self._connection, None
         return [] if connection is None else [connection]
 
-    # Batches --------------------------------------------------------------------------------------------------------------
+    # Batches ------------------------------------------------------------------------------------------------
 
     def run(self, batch: Batch) -> None:
         """Run the verbs and answer their tickets."""
@@ -226,7 +230,9 @@ class Writer:
         return [ticket for ticket in batch if not ticket.answered]
 
     def _attempt(self, batch: Batch) -> tuple[Exception, bool] | None:
-        """One transaction for all, all or nothing. None = committed and answered; else the error, and whether it is everybody's."""
+        """One transaction for all, all or nothing. None = committed and answered; else the error, and
+        whether it is everybody's.
+        """
         try:
             connection, turn = self._begin()
         except Exception as error:  # noqa: BLE001 - handed to the tickets
@@ -310,13 +316,16 @@ class Writer:
         self._known.clear()
 
     def _make_room(self) -> None:
-        """Give up the ballast; then let the log begin anew, if folding it into the file needs less than the ballast gave."""
+        """Give up the ballast; then let the log begin anew, if folding it into the file needs less than the
+        ballast gave.
+        """
         self._ballast.give_up()
         with suppress(sqlite3.Error, OSError, StoreUnavailable):
             connection = self._open()
             (pages,) = connection.execute("PRAGMA page_count").fetchone()
             (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
-            # Never open the file by hand to measure it: closing any descriptor of it drops this process's locks.
+            # Never open the file by hand to measure it: closing any descriptor of it drops this process's
+            # locks.
             if pages * page_bytes - os.stat(self._path).st_size <= self._ballast.size_bytes // 2:
                 connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 

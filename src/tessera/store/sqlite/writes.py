@@ -1,6 +1,7 @@
 """Bringing the file to a net state: each row once, grouped by kind, one prepared statement a kind.
 
-Rows go to ``executemany`` as plain tuples: by name a row of 20 columns costs 1 us more, and there are three such rows in the life of a job.
+Rows go to ``executemany`` as plain tuples: by name a row of 20 columns costs 1 us more, and there are three
+such rows in the life of a job.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ INSERT_JOB: Final = rows.filled("INSERT INTO tessera_job ({job})\nVALUES ") + f"
 UPDATE_JOB: Final = (
     "UPDATE tessera_job\nSET " + ", ".join(f"{column} = ?" for column in JOB_COLUMNS[1:]) + "\nWHERE id = ?"
 )
-# A claim, a renewal and a flag change nothing else. SQLite looks at every index that a named column stands in, so a statement that names
-# only these leaves five of eight indexes alone.
+# A claim, a renewal and a flag change nothing else. SQLite looks at every index that a named column stands
+# in, so a statement that names only these leaves five of eight indexes alone.
 UPDATE_LEASE: Final = """
 UPDATE tessera_job
-SET state = ?, fence = ?, attempt = ?, holder = ?, lease_until = ?, claimed_at = ?, cancel_requested = ?, blocked_on = ?, rest = ?
+SET state = ?, fence = ?, attempt = ?, holder = ?, lease_until = ?, claimed_at = ?, cancel_requested = ?,
+    blocked_on = ?, rest = ?
 WHERE id = ?
 """
 DELETE_JOB: Final = """
@@ -81,11 +83,11 @@ ADD_HISTORY: Final = """
 INSERT INTO tessera_record_history (space, key, version, value, written_at, due_at, expires_at)
 VALUES (?, ?, ?, ?, ?, ?, ?)
 """
-PUT_FLOOR: Final = """
+PUT_LANE: Final = """
 REPLACE INTO tessera_floor (queue, priority, pass)
 VALUES (?, ?, ?)
 """
-PUT_PASS: Final = """
+PUT_TENANT: Final = """
 REPLACE INTO tessera_pass (queue, priority, tenant, pass)
 VALUES (?, ?, ?, ?)
 """
@@ -225,8 +227,8 @@ def _write_keyed(cursor: sqlite3.Cursor, net: Net) -> None:
         _many(cursor, DELETE_RECORD, [row.key for row in net.records if row.after is None])
         _many(cursor, PUT_RECORD, [rows.row_of_record(record) for record in _afters(net.records)])
     _many(cursor, ADD_HISTORY, [rows.row_of_record(record) for record in net.history])
-    _many(cursor, PUT_FLOOR, [(*row.key, row.after) for row in net.floors])
-    _many(cursor, PUT_PASS, [(*row.key, row.after) for row in net.passes])
+    _many(cursor, PUT_LANE, [(*row.key, row.after) for row in net.floors])
+    _many(cursor, PUT_TENANT, [(*row.key, row.after) for row in net.passes])
     if net.edges:
         _many(cursor, DELETE_EDGE, [row.key for row in net.edges if row.after is None])
         _many(cursor, PUT_EDGE, [(e.parent, e.child, e.on, e.otherwise) for e in _afters(net.edges)])

@@ -1,0 +1,44 @@
+"""An application on every store, and its client in both colours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tessera import Tessera
+from tests.scenarios.rig import Client
+
+STORES = ("memory", "sqlite")
+COLOURS = ("blocking", "async")
+
+
+@pytest.fixture(params=STORES)
+def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tessera]:
+    # What survives a power cut is tested elsewhere; here a sync a commit would be most of the time.
+    sqlite = f"sqlite:///{tmp_path}/work.db?synchronous=normal"
+    with Tessera("memory://" if request.param == "memory" else sqlite) as app:
+        yield app
+
+
+@pytest.fixture(params=COLOURS)
+def client(request: pytest.FixtureRequest) -> Client:
+    return Client(request.param)
+
+
+@pytest.fixture
+def sibling(app: Tessera) -> Iterator[Callable[[], Tessera]]:
+    """Makes further applications on the same store, as other programs have: other code, nothing shared but the rows."""
+    made: list[Tessera] = []
+
+    def make() -> Tessera:
+        other = Tessera(app.url)
+        if app.url == "memory://":  # where the rows live in the process, that is what the two must share
+            other._backend = app._connected()
+        made.append(other)
+        return other
+
+    yield make
+    for other in made:
+        other.close()
