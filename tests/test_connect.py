@@ -12,7 +12,9 @@ from tessera.model.errors import ConfigError
 from tessera.store.protocol import JoinsTransaction, Notifies, run_blocking
 
 sqlite = pytest.importorskip("tessera.store.sqlite")
-needs_sqlite = pytest.mark.skipif(not hasattr(sqlite, "SqliteFile"), reason="the SQLite store is not built in")
+needs_sqlite = pytest.mark.skipif(
+    not hasattr(sqlite, "SqliteFile"), reason="the SQLite store is not built in"
+)
 
 
 def test_every_handle_of_one_memory_backend_sees_the_same_rows():
@@ -30,7 +32,9 @@ def test_two_memory_backends_have_nothing_in_common():
 
 
 @needs_sqlite
-@pytest.mark.parametrize("tail", ["", "?synchronous=normal", "?synchronous=FULL&unsafe_filesystem=0", "?unsafe_filesystem=1"])
+@pytest.mark.parametrize(
+    "tail", ["", "?synchronous=normal", "?synchronous=FULL&unsafe_filesystem=0", "?unsafe_filesystem=1"]
+)
 def test_a_sqlite_url_leads_to_its_file(tmp_path: Path, tail: str):
     path = tmp_path / "my work.db"
     backend = connect(f"sqlite:///{path}{tail}".replace(" ", "%20"))
@@ -47,7 +51,10 @@ def test_a_sqlite_url_leads_to_its_file(tmp_path: Path, tail: str):
 def test_three_slashes_are_relative_and_four_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "deep").mkdir()
-    for url, path in (("sqlite:///here.db", "here.db"), (f"sqlite:///{tmp_path}/deep/there.db", "deep/there.db")):
+    for url, path in (
+        ("sqlite:///here.db", "here.db"),
+        (f"sqlite:///{tmp_path}/deep/there.db", "deep/there.db"),
+    ):
         backend = connect(url)
         store = backend.handle(blocking=True)
         run_blocking(store.open())
@@ -77,7 +84,10 @@ def test_nothing_is_opened_by_connecting(tmp_path: Path):
         ("sqlite:///:memory:", "names no file"),
         ("sqlite:///work.db?synchronous=off", "synchronous='off'; it is full or normal"),
         ("sqlite:///work.db?unsafe_filesystem=yes", "unsafe_filesystem='yes'; it is 0 or 1"),
-        ("sqlite:///work.db?timeout=5", "'timeout' is no option of sqlite://; there are: synchronous, unsafe_filesystem"),
+        (
+            "sqlite:///work.db?timeout=5",
+            "'timeout' is no option of sqlite://; there are: synchronous, unsafe_filesystem",
+        ),
         ("sqlite:///work.db?synchronous=", "synchronous=''"),
         ("postgresql://localhost/work", "postgresql:// is not offered by this version"),
         ("mysql://localhost/work", "mysql:// is not offered by this version"),

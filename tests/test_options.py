@@ -149,7 +149,13 @@ def test_every_option_was_met_here_with_good_values_and_those_that_can_be_bad_wi
 
 @pytest.mark.parametrize(
     "name, nearest",
-    [("priorty", "priority"), ("Queue", "queue"), ("tag", "tags"), ("retries", "retry"), ("ceiling", "ceilings")],
+    [
+        ("priorty", "priority"),
+        ("Queue", "queue"),
+        ("tag", "tags"),
+        ("retries", "retry"),
+        ("ceiling", "ceilings"),
+    ],
 )
 def test_an_unknown_option_is_answered_with_the_nearest(name: str, nearest: str):
     with pytest.raises(InvalidArgument, match=f"is no option; did you mean '{nearest}'") as refused:
@@ -158,7 +164,7 @@ def test_an_unknown_option_is_answered_with_the_nearest(name: str, nearest: str)
 
 
 def test_an_option_unlike_all_others_is_answered_with_the_list():
-    with pytest.raises(InvalidArgument, match="there are: ceilings, connection, .*, unique"):
+    with pytest.raises(InvalidArgument, match=r"there are: ceilings, connection, .*, unique"):
         JobOptions().with_options({"zzz": 1})
 
 
@@ -212,7 +218,9 @@ def test_a_bad_retry_is_refused_where_it_is_written(fields: dict[str, Any], argu
 
 
 def test_a_retry_is_stored_in_milliseconds():
-    retry = Retry(base=timedelta(seconds=2), factor=3, cap=60, jitter=0, delays=[1, 0.5], max_duration=timedelta(days=1))
+    retry = Retry(
+        base=timedelta(seconds=2), factor=3, cap=60, jitter=0, delays=[1, 0.5], max_duration=timedelta(days=1)
+    )
     assert retry.fields() == {
         "backoff_base_ms": 2_000,
         "backoff_factor": 3.0,
@@ -238,14 +246,14 @@ def test_nothing_is_not_for_ever(retention: Retention, keep: Keep):
 
 
 def test_a_bad_retention_names_its_part():
-    with pytest.raises(InvalidArgument, match="retention.dead"):
+    with pytest.raises(InvalidArgument, match=r"retention.dead"):
         Retention(dead=-1)
 
 
 @pytest.mark.parametrize("by", ["account", [1], [None], b"account"])
 def test_what_is_unique_is_a_list_of_names(by: Any):
     """A string would be read letter by letter."""
-    with pytest.raises(InvalidArgument, match="unique.by"):
+    with pytest.raises(InvalidArgument, match=r"unique.by"):
         Unique(by=by)
 
 
@@ -284,7 +292,10 @@ def test_a_bad_counter_is_refused_where_it_is_written(make: Any):
 
 def test_counters_declare_their_policies():
     options = JobOptions().with_options(
-        {"ceilings": [Ceiling("one", 1)], "rates": [Rate("api", 5, per=timedelta(minutes=1), burst=2, exact=True)]}
+        {
+            "ceilings": [Ceiling("one", 1)],
+            "rates": [Rate("api", 5, per=timedelta(minutes=1), burst=2, exact=True)],
+        }
     )
     assert options.counter_policies() == {"one": CeilingPolicy(1), "api": RatePolicy(5, 60_000, 2, True)}
 

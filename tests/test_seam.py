@@ -54,13 +54,18 @@ class World:
         return threading.Thread(target=target)
 
     async def start_process(
-        self, argv: Sequence[str], *, env: dict[str, str] | None = None, cwd: str | None = None, inherit: bool = False
+        self,
+        argv: Sequence[str],
+        *,
+        env: dict[str, str] | None = None,
+        cwd: str | None = None,
+        inherit: bool = False,
     ) -> asyncio.subprocess.Process:
         self.started.append(argv[0])
-        raise OSError
+        raise OSError("none here")
 
 
-# Ids ----------------------------------------------------------------------------------------------------------
+# Ids --------------------------------------------------------------------------------------------------------
 
 
 def test_an_id_is_a_uuid_of_version_7_that_tells_its_time():
@@ -131,7 +136,7 @@ def test_incarnations_differ():
     assert all(len(name) == 18 for name in names)
 
 
-# Worlds -------------------------------------------------------------------------------------------------------
+# Worlds -----------------------------------------------------------------------------------------------------
 
 
 def test_everything_is_asked_of_the_world_in_use():
@@ -145,7 +150,7 @@ def test_everything_is_asked_of_the_world_in_use():
 
         async def wait() -> str:
             await seam.sleep(3)
-            with pytest.raises(OSError):
+            with pytest.raises(OSError, match="none here"):
                 await seam.start_process(["true"])
             return await seam.spawn(asyncio.sleep(0, "spawned"), "task")
 
@@ -208,7 +213,7 @@ def test_tasks_beside_each_other_keep_their_worlds():
     assert asyncio.run(both()) == [[1] * 3, [2] * 3]
 
 
-# The real one -------------------------------------------------------------------------------------------------
+# The real one -----------------------------------------------------------------------------------------------
 
 
 def test_the_real_world_counts_on():
@@ -223,7 +228,9 @@ def test_a_thread_keeps_the_context_it_was_started_in():
     name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="none")
     seen: list[str] = []
     name.set("mine")
-    thread = seam.start_thread(lambda: seen.append(f"{name.get()} {threading.current_thread().name}"), "worker-7")
+    thread = seam.start_thread(
+        lambda: seen.append(f"{name.get()} {threading.current_thread().name}"), "worker-7"
+    )
     thread.join(10)
     assert seen == ["mine worker-7"]
     assert thread.daemon

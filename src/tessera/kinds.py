@@ -11,7 +11,6 @@ from tessera.engine import enqueueing
 from tessera.engine.lookup import candidate_keys
 from tessera.handle import Handle
 from tessera.model.errors import InvalidArgument, Unsupported
-from tessera.model.job import encode_terms
 from tessera.model.policy import KindPolicy
 from tessera.options import Dependency, JobOptions, Options
 from tessera.rules import uniqueness
@@ -57,10 +56,10 @@ class Request(Generic[R]):
             ),
             needs=options.needs(arguments) if counted else (),
             waits=tuple(wait for dependency in options.depends_on for wait in _waits(store, dependency)),
-            body=encode_terms(options.terms()),
+            body=options.body,
             max_attempts=options.retry.max_attempts,
             max_crashes=options.max_crashes,
-            keep=options.retention.keep(),
+            keep=options.keep,
             expires_ms=options.expires_ms,
             deadline=options.deadline,
             pending=options.pending,
@@ -140,10 +139,10 @@ class JobKind(Bound[R]):
     def policy(self) -> KindPolicy:
         """What producers without this code take as defaults."""
         options = self.options
-        keep = options.retention.keep()
+        keep = options.keep
         return KindPolicy(
             queue=options.queue,
-            body=encode_terms(options.terms()),
+            body=options.body,
             max_attempts=options.retry.max_attempts,
             max_crashes=options.max_crashes,
             priority=options.priority,

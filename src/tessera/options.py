@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from difflib import get_close_matches
+from functools import cached_property
 from typing import Any, Final, Literal, TypedDict
 
 from tessera.model.changes import After, Time
 from tessera.model.control import Seconds, to_ms
 from tessera.model.errors import InvalidArgument
-from tessera.model.job import NEVER, Keep, Need, Terms
+from tessera.model.job import NEVER, Keep, Need, Terms, encode_terms
 from tessera.model.policy import Ceiling as CeilingPolicy
 from tessera.model.policy import CounterPolicy
 from tessera.model.policy import Rate as RatePolicy
@@ -272,9 +273,15 @@ class JobOptions:
             raise InvalidArgument("run_at", "cannot be given together with delay")
         return replace(self, **fields)
 
-    def terms(self, schema_version: int = 1) -> Terms:
-        """What is frozen into the job's body."""
-        return Terms(timeout_ms=self.timeout_ms, schema_version=schema_version, **self.retry.fields())
+    @cached_property
+    def body(self) -> bytes:
+        """The terms that are frozen into the job: one encoding for all jobs with these options."""
+        return encode_terms(Terms(timeout_ms=self.timeout_ms, **self.retry.fields()))
+
+    @cached_property
+    def keep(self) -> Keep:
+        """The retention, as stored."""
+        return self.retention.keep()
 
     def needs(self, arguments: Mapping[str, Any]) -> tuple[Need, ...]:
         """The counters that a job with these arguments takes units of."""

@@ -1,4 +1,5 @@
-"""One face of an application in one of its two colours, so that each promise is written once; and a worker's part in few words."""
+"""One face of an application in one of its two colours, and a worker's part in few words: so each promise is
+written once."""
 
 from __future__ import annotations
 

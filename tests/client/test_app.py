@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 from tessera import Retry, State, Tessera
 from tessera.engine import policies
 from tessera.model.errors import ConfigError, DuplicateKind, InvalidArgument
+from tessera.model.ids import JobId
 from tessera.model.policy import KindPolicy, QueuePolicy
 from tessera.model.states import EventLevel
+from tessera.store.protocol import Store
 from tests.client.colours import Colour, complete, take
 
 
@@ -22,7 +25,7 @@ def work(n: int = 0) -> int:
     return n
 
 
-# Declaring --------------------------------------------------------------------------------------------------------
+# Declaring --------------------------------------------------------------------------------------------------
 
 
 def test_a_declared_function_is_still_that_function():
@@ -44,7 +47,9 @@ def test_the_bare_decorator_and_the_one_with_options_declare_alike():
 def test_two_functions_of_one_kind_are_refused_and_both_named():
     app = Tessera("memory://")
     app.job(work)
-    with pytest.raises(DuplicateKind, match=r"'work' is declared by .*:work and by .*:work; give one of them kind="):
+    with pytest.raises(
+        DuplicateKind, match=r"'work' is declared by .*:work and by .*:work; give one of them kind="
+    ):
         app.job(work)
 
 
@@ -110,11 +115,16 @@ def test_a_queue_says_what_is_logged_of_its_jobs(app: Tessera):
     levels = {}
     for queue in ("loud", "quiet"):
         handle = kind.with_options(queue=queue).enqueue()
-        levels[queue] = app._run(lambda store, key=handle.key: store.get_jobs([key]))[0].events
+        [job] = app._run(partial(_rows, handle.key))
+        levels[queue] = job.events
     assert levels == {"loud": EventLevel.FULL, "quiet": EventLevel.ODD}
 
 
-# Which store ------------------------------------------------------------------------------------------------------
+async def _rows(key: JobId, store: Store) -> list[Any]:
+    return list(await store.get_jobs([key]))
+
+
+# Which store ------------------------------------------------------------------------------------------------
 
 
 def test_the_argument_then_the_environment_then_a_file_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -133,7 +143,7 @@ def test_a_url_that_leads_nowhere_is_told_at_the_first_call_that_needs_it():
         kind.enqueue()
 
 
-# How long ---------------------------------------------------------------------------------------------------------
+# How long ---------------------------------------------------------------------------------------------------
 
 
 def test_a_closed_application_opens_anew(tmp_path: Path):

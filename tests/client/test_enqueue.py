@@ -84,12 +84,20 @@ def test_options_reach_the_row(colour: Colour):
     send = declare(colour.app)
     due = datetime.now(UTC) + timedelta(hours=1)
     handle = colour.call(
-        send.with_options(run_at=due, priority=5, tags=["eu"], tenant="acme", id="order-1").with_options(max_crashes=7),
+        send.with_options(run_at=due, priority=5, tags=["eu"], tenant="acme", id="order-1").with_options(
+            max_crashes=7
+        ),
         "enqueue",
         "ada",
     )
     job = colour.call(handle, "get")
-    assert (job.state, job.priority, job.tags, job.tenant, job.id) == (State.SCHEDULED, 5, ("eu",), "acme", "order-1")
+    assert (job.state, job.priority, job.tags, job.tenant, job.id) == (
+        State.SCHEDULED,
+        5,
+        ("eu",),
+        "acme",
+        "order-1",
+    )
     assert abs(job.due_at - due) <= timedelta(milliseconds=1)
     assert handle.id == "order-1"
 
@@ -102,7 +110,7 @@ def test_bad_options_are_refused_where_they_are_given(app: Tessera, options: dic
         app.job(**options)(lambda: None)
 
 
-# Ids and unique keys --------------------------------------------------------------------------------------------
+# Ids and unique keys ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.capability("P5")
@@ -133,7 +141,10 @@ def test_a_bulk_call_that_skips_leads_to_the_holders_too(colour: Colour):
     send = declare(colour.app).with_options(unique=Unique(by=["to"]))
     first = colour.call(send.with_options(id="first"), "enqueue", "ada")
     handles = colour.call(
-        colour.app, "enqueue_many", [send.job("bob"), send.with_options(id="x").job("ada")], on_conflict="skip"
+        colour.app,
+        "enqueue_many",
+        [send.job("bob"), send.with_options(id="x").job("ada")],
+        on_conflict="skip",
     )
     assert [(h.created, h.id == "first") for h in handles] == [(True, False), (False, True)]
     assert handles[1] == first
@@ -171,7 +182,7 @@ def test_a_unique_key_of_an_argument_that_is_not_there_is_refused(app: Tessera):
         declare(app).with_options(unique=Unique(by=["account"])).enqueue("ada")
 
 
-# Many -----------------------------------------------------------------------------------------------------------
+# Many -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.capability("P2")
@@ -192,7 +203,7 @@ def test_one_bad_member_stores_none_and_is_named(colour: Colour):
     assert len(colour.call(colour.app.jobs, "list").jobs) == 1
 
 
-# Dependencies ---------------------------------------------------------------------------------------------------
+# Dependencies -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["handle", "key", "id", "printed"])
@@ -237,7 +248,7 @@ def test_an_unknown_dependency_is_refused(colour: Colour):
         colour.call(declare(colour.app).with_options(depends_on=["nobody"]), "enqueue", "ada")
 
 
-# Counters, retention, connections -------------------------------------------------------------------------------
+# Counters, retention, connections ---------------------------------------------------------------------------
 
 
 @pytest.mark.capability("A4")
@@ -278,11 +289,13 @@ def test_a_store_that_joins_no_transaction_says_so():
         app.enqueue_many([send.job("ada")], connection=object())
 
 
-# Loops ----------------------------------------------------------------------------------------------------------
+# Loops ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("verb", ["enqueue", "enqueue_many"])
-def test_a_blocking_call_inside_an_event_loop_works_and_warns_once_at_the_callers_line(app: Tessera, verb: str):
+def test_a_blocking_call_inside_an_event_loop_works_and_warns_once_at_the_callers_line(
+    app: Tessera, verb: str
+):
     send = declare(app)
 
     def call() -> None:

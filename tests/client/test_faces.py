@@ -29,7 +29,7 @@ def numbers(colour: Colour, **which: Any) -> list[int]:
     return [colour.call(colour.app.jobs, "get", job.key, reveal=True).payload["n"] for job in found]
 
 
-# Reading --------------------------------------------------------------------------------------------------------
+# Reading ----------------------------------------------------------------------------------------------------
 
 
 def test_a_job_is_found_by_whatever_names_it(colour: Colour):
@@ -144,7 +144,7 @@ def test_the_children_of_a_job_can_be_listed(colour: Colour):
     assert colour.call(colour.app.jobs, "list", parent=handle).jobs == ()
 
 
-# Acting ---------------------------------------------------------------------------------------------------------
+# Acting -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.capability("R6")
@@ -174,7 +174,9 @@ def test_edit_changes_a_job_that_waits(colour: Colour):
     handle = colour.call(kind(colour.app).with_options(delay=60), "enqueue")
     due = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
     edit = colour.app.jobs
-    assert colour.call(edit, "edit", handle, priority=3, tags=["eu", "eu"], max_attempts=2, run_at=due) == handle
+    assert (
+        colour.call(edit, "edit", handle, priority=3, tags=["eu", "eu"], max_attempts=2, run_at=due) == handle
+    )
     job = colour.call(handle, "get")
     assert (job.priority, job.tags, job.max_attempts, job.due_at) == (3, ("eu",), 2, due)
     colour.call(edit, "edit", handle, delay=0)
@@ -238,7 +240,7 @@ def test_redrive_brings_back_the_dead_of_a_filter(colour: Colour):
     assert colour.call(redrive, "redrive", queue="default", kind="work", reason="aborted") == Redriven(2, 2)
 
 
-# Queues ---------------------------------------------------------------------------------------------------------
+# Queues -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.capability("A14")

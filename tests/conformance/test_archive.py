@@ -74,8 +74,9 @@ def test_an_ended_job_is_seen_like_any_other(rig: Rig):
 def test_a_redrive_brings_the_job_back_with_its_history(rig: Rig, end: State):
     """INV-2, INV-6: a new run, the fence goes on."""
     job = rig.start("a", payload=b"p")
-    rig.finish(job, end, "aborted", edits=Edits(failures=25))
+    rig.finish(job, end, "aborted", edits=Edits(failures=25, result=b"in part"))
     dead = rig.job("a")
+    assert dead.result == b"in part"
     rig.advance(5)
     rig.move("a", State.AVAILABLE, Edits(failures=0, crashes=0), by="ada")
     back = rig.job("a")

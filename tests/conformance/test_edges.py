@@ -349,6 +349,15 @@ def test_more_than_a_thousand_dependants_are_settled_by_a_follow_up(rig: Rig, ke
     assert rig.record("~followup", key_of("p").hex()) is None
 
 
+def test_settling_again_what_is_settled_changes_nothing(rig: Rig):
+    """INV-3, INV-20."""
+    rig.do(add("p"), waits("c", "p"), waits("d", "p", otherwise="hold"))
+    rig.move("p", State.DEAD)
+    before = rig.dump()
+    rig.do(SettleEdges(key_of("p")), SettleEdges(key_of("nobody")))
+    assert rig.dump() == before
+
+
 def test_a_follow_up_gets_past_those_that_are_on_hold(rig: Rig):
     """INV-31: a thousand held ones do not hide the one behind them."""
     fan_out(rig, MANY + 10, otherwise="hold")

@@ -5,7 +5,8 @@ from collections import Counter as Tally
 import pytest
 from msgspec.structs import replace
 
-from tessera.model.changes import EditJob, Edits
+from tessera.model.changes import EditJob, Edits, Held, MoveJob
+from tessera.model.policy import Ceiling
 from tessera.model.states import State
 from tessera.rules.ordering import stride
 from tests.conformance.rig import Rig, add, key_of
@@ -101,6 +102,23 @@ def test_each_new_readiness_takes_a_new_pass(rig: Rig):
         order.append(job.tenant)
         rig.finish(job, State.AVAILABLE if job.tenant == "a" else State.COMPLETED, "failed")
     assert 5 <= order.count("a") <= 7
+
+
+def test_what_was_given_back_or_set_aside_keeps_its_pass(rig: Rig):
+    """INV-27: it was not served, so its tenant pays nothing more."""
+    rig.declare({"c": Ceiling(1)})
+    rig.do(*brought("a", 3, needs="c"), *brought("b", 1))
+    first = rig.take()
+    rig.do(MoveJob(first.id, State.AVAILABLE, refund=True), given=[Held(first.id, first.fence)])
+    assert rig.job("a0000").pass_ == first.pass_
+    again, _ = rig.claim(n=9)
+    waiting = rig.job("a0001")
+    assert waiting.state is State.BLOCKED
+    rig.complete(again)
+    assert rig.job("a0001").state is State.AVAILABLE
+    assert rig.job("a0001").pass_ == waiting.pass_
+    rig.do(*brought("d", 1))
+    assert rig.job("d0000").pass_ == waiting.pass_, "a newcomer's first job stands beside it"
 
 
 def test_a_job_that_comes_back_is_never_in_front_of_what_was_claimed(rig: Rig):

@@ -1,5 +1,7 @@
 """Groups: all or nothing, in order, each for itself; and repeats of a call whose reply was lost."""
 
+from typing import Any
+
 import pytest
 
 from tessera.model.changes import (
@@ -120,6 +122,22 @@ def test_changes_of_a_group_see_those_before_them(rig: Rig):
         PutRecord("notes", "n", b"1"),
     )
     assert (rig.state("a"), rig.job("a").priority) == (State.CANCELLED, 4)
+
+
+def test_an_error_inside_a_call_writes_nothing_of_it(rig: Rig):
+    """INV-33: also of what a query inside it had to see."""
+    rig.do(add("p"), add("c", after=[Edge(key_of("p"), key_of("c"))]))
+    before = rig.dump()
+    nonsense: Any = "no change"
+    with pytest.raises(AssertionError):
+        rig.commit(
+            Group((), (add("new"), PutRecord("notes", "n", b"1"))),
+            Group((), (MoveJob(key_of("c"), State.CANCELLED), Count("~c", 1))),
+            Group((), (nonsense,)),
+        )
+    assert rig.dump() == before
+    assert rig.counter("~c") == (0, 0)
+    assert rig.claim_names(n=9) == ["p"]
 
 
 def test_an_empty_call_has_no_answers(rig: Rig):

@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
@@ -13,7 +14,7 @@ from tessera.model.job import Keep
 from tessera.model.policy import POLICY_SPACE, Ceiling
 from tessera.model.states import State
 from tessera.store.protocol import JoinsTransaction, Notifies, run_blocking
-from tests.conformance.rig import Rig, add, key_of
+from tests.conformance.rig import Rig, add, key_of, name_of
 
 PROMPTLY = 20.0
 """Seconds that a wake-up may take before a wait gives up: only a lost one takes so long."""
@@ -88,6 +89,25 @@ def test_a_sleeper_is_woken_when_a_watched_job_ends(rig: Rig, neighbour: Rig, ke
 def test_a_wait_in_which_nothing_happens_ends_by_itself(rig: Rig):
     assert isinstance(rig.store, Notifies)
     rig.run(rig.store.wait(0.01))
+
+
+def test_threads_that_share_a_handle_are_never_handed_the_same_job(rig: Rig, neighbour: Rig):
+    """INV-5, INV-7, INV-15: each is claimed and completed once, whatever else is written meanwhile."""
+    rig.do(*(add(f"j{number:03}", needs="c") for number in range(120)))
+
+    def work(number: int) -> list[str]:
+        done: list[str] = []
+        while jobs := neighbour.claim(n=3, holder=f"h{number}"):
+            for job in jobs:
+                neighbour.complete(job)
+                done.append(name_of(job.id))
+            neighbour.do(add(f"more{number}-{len(done)}", "other"))
+        return done
+
+    with ThreadPoolExecutor(4) as threads:
+        done = [name for names in threads.map(work, range(4)) for name in names]
+    assert sorted(done) == [f"j{number:03}" for number in range(120)]
+    assert rig.counts()["q", State.COMPLETED] == 120
 
 
 # joined -----------------------------------------------------------------------------------------------------

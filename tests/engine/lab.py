@@ -1,4 +1,5 @@
-"""The engine on the memory store, driven without an event loop: one clock for the store and the process, one die to load."""
+"""The engine on the memory store, driven without an event loop: one clock for the store and the process, and
+one die to load."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -30,6 +31,7 @@ from tessera.store.protocol import Store, run_blocking
 
 T = TypeVar("T")
 
+ALL: Final = Filter()
 START = 1_800_000_000_000
 LEASE = 30_000
 HOUR = 3_600_000
@@ -67,7 +69,12 @@ class LoadedSeam:
         raise AssertionError("the engine starts nothing")
 
     async def start_process(
-        self, argv: Sequence[str], *, env: dict[str, str] | None = None, cwd: str | None = None, inherit: bool = False
+        self,
+        argv: Sequence[str],
+        *,
+        env: dict[str, str] | None = None,
+        cwd: str | None = None,
+        inherit: bool = False,
     ) -> asyncio.subprocess.Process:
         raise AssertionError("the engine starts nothing")
 
@@ -132,7 +139,7 @@ class Lab:
     # Running --------------------------------------------------------------------------------------------
 
     def claimer(self, store: Store | None = None, **fields: Any) -> Claimer:
-        settings = {"holder": "h", "lease_ms": LEASE, "kinds": None} | fields
+        settings: dict[str, Any] = {"holder": "h", "lease_ms": LEASE, "kinds": None} | fields
         return Claimer(store or self.store, settings.pop("policies", self.policies), **settings)
 
     def claim(self, queue: str = "q", n: int = 1, **fields: Any) -> list[Job]:
@@ -246,7 +253,7 @@ class Lab:
     def told(self, key: JobId | None = None) -> list[str]:
         return [event.what for event in self.events(key)]
 
-    def everything(self, which: Filter = Filter()) -> list[Job]:
+    def everything(self, which: Filter = ALL) -> list[Job]:
         jobs: list[Job] = []
         page = Page(limit=200)
         while True:

@@ -6,6 +6,7 @@ import pytest
 
 from tessera.engine.claiming import SCAN_LIMIT, Claimer
 from tessera.model.changes import After
+from tessera.model.job import Job
 from tessera.model.queries import Claimed, ClaimRequest
 from tessera.store.protocol import Store
 from tests.engine.lab import LEASE, Lab, need
@@ -58,8 +59,8 @@ def test_a_claim_that_met_full_counters_looks_further_the_next_time(lab: Lab):
     for _ in range(600):
         lab.enqueue(needs=need("shut"))
     free = lab.enqueue()
-    scans = []
-    found = []
+    scans: list[int] = []
+    found: list[Job] = []
     for _ in range(8):
         found += lab.run(claimer.claim(["q"], 2, counted_limit=2)).jobs
         scans.append(store.requests[-1].scan)

@@ -38,7 +38,13 @@ def test_an_acknowledged_job_is_there_as_asked_for(lab: Lab):
     key = store(lab, draft).id
     row = lab.job(key)
     assert (row.kind, row.payload, row.queue, row.state) == ("work", draft.payload, "q", S.AVAILABLE)
-    assert (row.tags, row.priority, row.tenant, row.max_attempts, row.max_crashes) == (("eu",), 4, "acme", 2, 5)
+    assert (row.tags, row.priority, row.tenant, row.max_attempts, row.max_crashes) == (
+        ("eu",),
+        4,
+        "acme",
+        2,
+        5,
+    )
     assert (row.created_at, row.due, row.attempt) == (lab.now, lab.now, 0)
 
 
@@ -157,10 +163,11 @@ def test_a_job_made_anew_under_an_old_id_gets_a_greater_fence(lab: Lab):
 @pytest.mark.parametrize("state", ["available", "pending", "scheduled", "running"])
 def test_a_second_job_of_a_unique_key_is_answered_with_the_first(lab: Lab, state: str):
     """INV-17."""
-    fields: dict[str, Any] = {"pending": {"pending": True}, "scheduled": {"due": After(1_000)}}.get(state, {})
-    first = lab.enqueue(unique_key="u:work:1", given_id="first", **fields)
+    due, pending = After(1_000 if state == "scheduled" else 0), state == "pending"
+    first = lab.enqueue(unique_key="u:work:1", given_id="first", due=due, pending=pending)
     if state == "running":
         lab.take(first)
+    assert lab.state(first) == state
     again = store(lab, lab.draft(unique_key="u:work:1", given_id="second"))
     assert again == Enqueued(first, False, "first")
     assert len(lab.everything()) == 1
@@ -175,7 +182,9 @@ def test_a_unique_key_is_free_when_its_job_has_ended(lab: Lab, end: str):
 
 
 @pytest.mark.capability("P12")
-@pytest.mark.parametrize("end, is_free", [("completed", True), ("cancelled", True), ("deleted", True), ("dead", False)])
+@pytest.mark.parametrize(
+    "end, is_free", [("completed", True), ("cancelled", True), ("deleted", True), ("dead", False)]
+)
 def test_while_dead_keeps_the_key_for_a_dead_job_only(lab: Lab, end: str, is_free: bool):
     first = lab.enqueue(unique_key="ud:work:1")
     finish(lab, first, end)

@@ -172,7 +172,12 @@ CAUSES: list[tuple[Callable[[Lab], JobId], list[str], str, str]] = [
     (_too_big, ["never_fits"], "needs 3 units of 'small'", "never"),
     (_behind_a_rate, ["rate_used"], "the rate 'api' (1 in 1.0 min) is used up; 1 jobs wait", "by time"),
     (_told_to_wait, ["counter_closed"], "the counter 'api' is closed for a while", "by time"),
-    (_told_to_wait_without_a_policy, ["counter_closed"], "the counter 'api' is closed for a while", "by time"),
+    (
+        _told_to_wait_without_a_policy,
+        ["counter_closed"],
+        "the counter 'api' is closed for a while",
+        "by time",
+    ),
     (_set_aside_for_its_kind, ["kind_not_served"], "knows the kind 'work'", "by a deploy"),
     (_its_worker_has_just_come, ["kind_woken"], "a worker for its kind has just come", "by itself"),
     (_blocked_and_paused, ["ceiling_closed", "queue_paused"], "the ceiling 'shut' is 0", "by a person"),

@@ -53,9 +53,10 @@ def test_a_suspect_waits_longer_after_each_crash_so_that_its_siblings_pass_it(la
 def test_the_wait_after_a_crash_is_an_hour_at_most(lab: Lab):
     job = lab.start(max_crashes=0)
     for _ in range(12):
-        row = lab.lapse(job)
+        lab.lapse(job)
         job = lab.again(job.id)
-    assert row.due - row.ends[-1].ended_at == HOUR
+    row = lab.lapse(job)
+    assert row.due - lab.now == HOUR
 
 
 @pytest.mark.capability("A10")
@@ -86,7 +87,11 @@ def test_crashes_spread_over_more_than_a_day_condemn_nobody(lab: Lab):
 @pytest.mark.capability("A10")
 def test_the_window_slides(lab: Lab):
     job = lab.start()
-    for hours in (20, 5, 3):  # the third crash is over a day after the first, the fourth 8 hours after the second
+    for hours in (
+        20,
+        5,
+        3,
+    ):  # the third crash is over a day after the first, the fourth 8 hours after the second
         assert lab.lapse(job).state is S.SCHEDULED
         lab.advance(hours * HOUR)
         lab.sweep()

@@ -259,7 +259,13 @@ def test_a_retry_keeps_the_deadline_as_its_last_start(lab: Lab):
 def test_a_snooze_charges_nothing_and_comes_back_in_time(lab: Lab):
     job = lab.start(max_attempts=1, max_crashes=1)
     row = lab.ended(job, Snoozed(5_000))
-    assert (row.state, row.due, row.failures, row.crashes, row.snoozes) == (S.SCHEDULED, lab.now + 5_000, 0, 0, 1)
+    assert (row.state, row.due, row.failures, row.crashes, row.snoozes) == (
+        S.SCHEDULED,
+        lab.now + 5_000,
+        0,
+        0,
+        1,
+    )
 
 
 @pytest.mark.capability("H6")
@@ -374,7 +380,16 @@ def test_units_come_back_with_the_end_and_wake_who_waits_for_them(lab: Lab):
 @pytest.mark.capability("R3")
 @pytest.mark.parametrize(
     "outcome",
-    [Completed(b"1"), Failed("x"), Crashed("x"), Snoozed(1), Released(), GivenBack(), Aborted("x"), Cancelled("x")],
+    [
+        Completed(b"1"),
+        Failed("x"),
+        Crashed("x"),
+        Snoozed(1),
+        Released(),
+        GivenBack(),
+        Aborted("x"),
+        Cancelled("x"),
+    ],
     ids=_name,
 )
 def test_an_end_that_is_written_twice_is_answered_as_the_first_time(lab: Lab, outcome: Outcome):

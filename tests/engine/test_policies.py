@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -20,7 +22,7 @@ COUNTERS = {"api": Rate(10, 1_000), "one": Ceiling(1)}
 KINDS = {"send": KindPolicy(queue="mail", max_attempts=7, keep=(0, -1, 5))}
 
 
-def declare(lab: Lab, **what: object) -> bool:
+def declare(lab: Lab, **what: Any) -> bool:
     return lab.run(policies.declare(lab.store, **what))
 
 
@@ -58,9 +60,9 @@ def test_declaring_writes_only_what_differs(lab: Lab):
     declare(lab, queues=QUEUES, counters=COUNTERS)
     store = CountingStore(lab.store)
     lab.run(policies.declare(store, queues=QUEUES, counters=COUNTERS | {"one": Ceiling(2)}))  # type: ignore[arg-type]
-    assert [change.key for group in store.groups for change in group.changes if isinstance(change, PutRecord)] == [
-        "counter/one/code"
-    ]
+    assert [
+        change.key for group in store.groups for change in group.changes if isinstance(change, PutRecord)
+    ] == ["counter/one/code"]
 
 
 class CountingStore:
@@ -112,8 +114,8 @@ def test_an_operators_field_may_be_taken_back(lab: Lab):
 
 def test_the_operators_layer_of_a_counter_and_of_a_kind_wins_as_a_whole(lab: Lab):
     declare(lab, counters=COUNTERS, kinds=KINDS)
-    for key, policy in (("counter/api", Ceiling(3)), ("kind/send", KindPolicy(priority=9))):
-        lab.do(PutRecord(POLICY_SPACE, f"{key}/operator", msgspec.json.encode(policy)))
+    for key, said in (("counter/api", Ceiling(3)), ("kind/send", KindPolicy(priority=9))):
+        lab.do(PutRecord(POLICY_SPACE, f"{key}/operator", msgspec.json.encode(said)))
     policy = read(lab)
     assert policy.counters == {"api": Ceiling(3), "one": Ceiling(1)}
     assert policy.kinds["send"] == KindPolicy(priority=9)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tessera.engine import redriving
@@ -9,20 +11,20 @@ from tessera.engine.redriving import Redriven
 from tessera.model.ids import JobId
 from tessera.model.queries import Filter
 from tessera.model.states import State
-from tests.engine.lab import Lab
+from tests.engine.lab import ALL, Lab
 from tests.engine.test_operating import bring_to
 
 S = State
 
 
-def bury(lab: Lab, count: int = 1, reason: str = "boom", **fields: object) -> list[JobId]:
+def bury(lab: Lab, count: int = 1, reason: str = "boom", **fields: Any) -> list[JobId]:
     keys = [lab.enqueue(**fields) for _ in range(count)]
     for key in keys:
         lab.bury(key, reason)
     return keys
 
 
-def redrive(lab: Lab, which: Filter = Filter(), **how: object) -> Redriven:
+def redrive(lab: Lab, which: Filter = ALL, **how: Any) -> Redriven:
     return lab.run(redriving.redrive(lab.store, which, **how))
 
 
@@ -115,7 +117,7 @@ def test_who_redrove_stands_in_the_log(lab: Lab):
 # Purge ------------------------------------------------------------------------------------------------------
 
 
-def purge(lab: Lab, queue: str = "q", *states: State, **how: object) -> int:
+def purge(lab: Lab, queue: str = "q", *states: State, **how: Any) -> int:
     return lab.run(redriving.purge(lab.store, queue, *([states] if states else []), **how))
 
 

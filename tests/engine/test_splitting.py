@@ -14,7 +14,9 @@ from tests.engine.lab import Lab, need
 S = State
 
 
-def split(lab: Lab, parent: Job, count: int = 2, on_child_dead: str = "continue", **fields: object) -> list[AddJob]:
+def split(
+    lab: Lab, parent: Job, count: int = 2, on_child_dead: str = "continue", **fields: object
+) -> list[AddJob]:
     children = [lab.child(parent, number, **fields) for number in range(count)]
     row = lab.ended(parent, Split(tuple(children), on_child_dead))
     assert row.state is S.WAITING
@@ -106,7 +108,9 @@ def test_continue_joins_whatever_became_of_the_children(lab: Lab, how: str):
         ("deleted", "child_cancelled"),
     ],
 )
-def test_fail_brings_the_parent_to_the_dead_letter_and_stops_the_other_children(lab: Lab, how: str, reason: str):
+def test_fail_brings_the_parent_to_the_dead_letter_and_stops_the_other_children(
+    lab: Lab, how: str, reason: str
+):
     parent = lab.start()
     split(lab, parent, 3, on_child_dead="fail")
     end_one(lab, how)

@@ -137,7 +137,7 @@ def test_a_parent_with_thousands_of_dependants_is_settled_in_several_commits(lab
     parent = lab.enqueue()
     children = [lab.enqueue(after=[parent]) for _ in range(2_300)]
     lab.end(lab.take(parent), Completed())
-    sizes = []
+    sizes: list[int] = []
     while (waiting := sum(lab.state(key) is S.PENDING for key in children)) and len(sizes) < 9:
         sizes.append(waiting)
         lab.sweep()
@@ -192,7 +192,7 @@ def test_a_sweep_with_nothing_to_do_writes_nothing(lab: Lab):
     assert (swept.promoted, swept.rescued, swept.expired, swept.evicted) == (0, 0, 0, 0)
 
 
-# Two at once ------------------------------------------------------------------------------------------------------
+# Two at once ------------------------------------------------------------------------------------------------
 
 
 def _everything_due(lab: Lab) -> None:

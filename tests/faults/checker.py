@@ -258,26 +258,29 @@ def crowded_windows(instants: Iterable[int], limit: int, window_ms: int) -> Iter
 
 
 def recoveries(events: Sequence[Event]) -> list[float]:
-    """For every run that a kill cut short: seconds until the job ran again. ``inf``: it never did."""
-    cut: list[tuple[str, int, int]] = []
-    open_runs: dict[tuple[str, int], int] = {}
-    starts: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    """For every run that a kill cut short: seconds until the job ran again. ``inf``: it never did.
+
+    Where the next holder was killed too before it began with the job, the wait ends at that claim: a second kill is another wait.
+    """
+    killed = {event.pid: event.at for event in events if event.what == "killed"}
+    holders = {event.holder: event.pid for event in events if event.what == "lives"}
+    ended = {(e.job, e.fence): e.at for e in events if e.what in ("returned", "raised", "stopped")}
+    leases: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
+    runs: dict[tuple[str, int], Event] = {}
     for event in events:
-        run = (event.job, event.fence)
-        if event.what == "started":
-            open_runs[run] = event.pid
-            starts[event.job].append((event.at, event.fence))
-        elif event.what in ("returned", "raised", "stopped"):
-            open_runs.pop(run, None)
-        elif event.what == "killed":
-            over = [run for run, pid in open_runs.items() if pid == event.pid]
-            for job, fence in over:
-                del open_runs[job, fence]
-                cut.append((job, fence, event.at))
+        if event.what == "claimed":
+            leases[event.job][event.fence] = event.at, killed.get(holders.get(event.holder, 0), 0)
+        elif event.what == "started":
+            runs[event.job, event.fence] = event
     found = []
-    for job, fence, at in cut:
-        later = [start for start, other in starts[job] if start > at and other > fence]
-        found.append((min(later) - at) / _NS if later else float("inf"))
+    for (job, fence), run in runs.items():
+        at = leases[job].get(fence, (0, 0))[1]
+        if not at or run.at > at or ended.get((job, fence), at) < at:
+            continue
+        later = min((other for other in leases[job] if other > fence), default=0)
+        claimed_at, killed_at = leases[job].get(later, (0, 0))
+        again = runs[job, later].at if (job, later) in runs else claimed_at if killed_at else float("inf")
+        found.append((again - at) / _NS)
     return found
 
 

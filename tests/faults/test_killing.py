@@ -24,7 +24,7 @@ def test_no_acknowledged_job_is_lost_and_none_runs_after_completion_when_workers
     """T-kill. INV-1, INV-2, INV-5, INV-6, INV-7, INV-11."""
     with Rig(tmp_path, synchronous="full") as rig:
         workers = [_worker(rig) for _ in range(4)]
-        producers = [rig.producer(MIX, rate=12) for _ in range(3)]
+        producers = [rig.producer(MIX, rate=6) for _ in range(3)]
         kills = 0
         end = time.monotonic() + LOAD_SECONDS
         while (now := time.monotonic()) < end:

@@ -23,7 +23,9 @@ TERMS = st.builds(
 )
 
 
-@pytest.mark.parametrize("count, longest", [(1, 15_000), (2, 30_000), (3, 60_000), (8, 1_920_000), (9, 3_600_000)])
+@pytest.mark.parametrize(
+    "count, longest", [(1, 15_000), (2, 30_000), (3, 60_000), (8, 1_920_000), (9, 3_600_000)]
+)
 def test_the_default_begins_at_15_seconds_doubles_and_ends_at_an_hour(count: int, longest: int):
     assert delay_ms(Terms(), count, 0.0) == longest
     assert delay_ms(Terms(), count, 0.5) == longest * 3 // 4
@@ -59,7 +61,9 @@ def test_the_wait_grows_by_the_factor_until_it_meets_the_cap(terms: Terms, count
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=5), COUNTS, DICE)
-def test_a_list_of_delays_replaces_the_growth_and_its_last_repeats(delays: list[int], count: int, dice: float):
+def test_a_list_of_delays_replaces_the_growth_and_its_last_repeats(
+    delays: list[int], count: int, dice: float
+):
     terms = Terms(backoff_delays_ms=tuple(delays), backoff_jitter=0.2)
     longest = delays[min(count, len(delays)) - 1]
     assert delay_ms(terms, count, 0.0) == longest
@@ -85,4 +89,10 @@ def test_the_wait_after_a_crash_doubles_up_to_an_hour(terms: Terms, count: int, 
 
 def test_what_a_user_writes_is_what_is_waited():
     terms = Terms(**Retry(base=2, factor=3, cap=60, jitter=0).fields())
-    assert [delay_ms(terms, count, 0.9) for count in (1, 2, 3, 4, 5)] == [2_000, 6_000, 18_000, 54_000, 60_000]
+    assert [delay_ms(terms, count, 0.9) for count in (1, 2, 3, 4, 5)] == [
+        2_000,
+        6_000,
+        18_000,
+        54_000,
+        60_000,
+    ]

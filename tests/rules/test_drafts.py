@@ -13,22 +13,25 @@ from tessera.model.policy import QueuePolicy
 from tessera.model.states import EventLevel
 from tessera.rules.drafts import Draft, Wait, add_job
 
+SILENT = QueuePolicy()
 KEY = JobId(b"k" * 16)
 PARENT = JobId(b"p" * 16)
 
 
-def made(policy: QueuePolicy = QueuePolicy(), **fields: Any) -> AddJob:
+def made(policy: QueuePolicy = SILENT, **fields: Any) -> AddJob:
     return add_job(Draft(**{"kind": "work", "payload": b"{}"} | fields), KEY, policy)
 
 
 def test_every_field_of_a_draft_reaches_the_change():
     """A field that is forgotten here is lost in silence."""
-    special = {
+    special: dict[str, Any] = {
         "kind": "mail", "payload": b"[]", "queue": "r", "priority": 4, "given_id": "order", "tags": ("eu",),
         "tenant": "acme", "needs": (Need("api"),), "body": b"terms", "max_attempts": 2, "max_crashes": 9,
         "keep": Keep(1, 2, 3), "watched": True, "parent": PARENT,
     }  # fmt: skip
-    change = made(**special, due=After(5), expires_ms=6, deadline=After(7), pending=True, waits=(Wait(PARENT),))
+    change = made(
+        **special, due=After(5), expires_ms=6, deadline=After(7), pending=True, waits=(Wait(PARENT),)
+    )
     for name, value in special.items():
         assert getattr(change.job, name) == value, name
     assert (change.due, change.expires, change.deadline, change.job.held) == (After(5), 6, After(7), True)

@@ -10,7 +10,19 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from tessera.model import outcomes
-from tessera.model.changes import AddJob, After, Count, DropJob, Edge, Group, Held, Lapsed, Link, MoveJob, PutRecord
+from tessera.model.changes import (
+    AddJob,
+    After,
+    Count,
+    DropJob,
+    Edge,
+    Group,
+    Held,
+    Lapsed,
+    Link,
+    MoveJob,
+    PutRecord,
+)
 from tessera.model.ids import JobId
 from tessera.model.job import End, Extras, Job, Progress, Terms, encode_extras, encode_terms, extras_of
 from tessera.model.outcomes import (
@@ -59,11 +71,15 @@ EVERY: list[tuple[Outcome, str]] = [
 
 def running(terms: dict[str, Any] | None = None, **fields: Any) -> Job:
     body = encode_terms(Terms(**terms)) if terms else b""
-    return Job(
-        **{"id": KEY, "kind": "work", "queue": "q", "state": S.RUNNING, "holder": "h", "fence": 7, "attempt": 1}
-        | {"claimed_at": NOW - 1_000, "created_at": NOW - 5_000, "payload": b"{}", "body": body}
-        | fields
-    )
+    held = {"state": S.RUNNING, "holder": "h", "fence": 7, "attempt": 1, "claimed_at": NOW - 1_000}
+    row: dict[str, Any] = {
+        "id": KEY,
+        "kind": "work",
+        "queue": "q",
+        "created_at": NOW - 5_000,
+        "payload": b"{}",
+    }
+    return Job(**row | held | {"body": body} | fields)
 
 
 def crashes(*ages_ms: int) -> tuple[End, ...]:
@@ -100,12 +116,19 @@ def test_every_end_is_a_move_that_the_state_machine_knows(outcome: Outcome, name
         assert lifecycle.allowed(S.RUNNING, changes[0].to)
 
 
-@pytest.mark.parametrize("outcome, name", [case for case in EVERY if case[1] not in ("given_back", "discarded")])
+@pytest.mark.parametrize(
+    "outcome, name", [case for case in EVERY if case[1] not in ("given_back", "discarded")]
+)
 def test_every_end_of_a_run_is_kept_with_what_the_run_left(outcome: Outcome, name: str):
     extras = Extras(output=b"1")
     move = move_of(end(running(), outcome, extras))
     assert move.end is not None
-    assert (move.end.attempt, move.end.end, move.end.started_at, move.end.holder) == (1, name, NOW - 1_000, "h")
+    assert (move.end.attempt, move.end.end, move.end.started_at, move.end.holder) == (
+        1,
+        name,
+        NOW - 1_000,
+        "h",
+    )
     assert (move.edits.ext, move.by) == (encode_extras(extras), "h")
     assert move_of(end(running(), outcome)).edits.ext is UNSET
 
@@ -182,8 +205,12 @@ def test_a_job_is_condemned_by_enough_crashes_within_a_day(
     assert (lapsed.guards, move_of(lapsed).to) == ((Lapsed(KEY, 7),), to)
 
 
-@pytest.mark.parametrize("max_crashes, count, alone", [(3, 1, False), (3, 2, True), (3, 9, True), (1, 0, True), (0, 9, False)])
-def test_the_run_that_could_condemn_a_job_is_the_only_one_of_its_process(max_crashes: int, count: int, alone: bool):
+@pytest.mark.parametrize(
+    "max_crashes, count, alone", [(3, 1, False), (3, 2, True), (3, 9, True), (1, 0, True), (0, 9, False)]
+)
+def test_the_run_that_could_condemn_a_job_is_the_only_one_of_its_process(
+    max_crashes: int, count: int, alone: bool
+):
     assert endings.runs_alone(running(max_crashes=max_crashes, crashes=count)) is alone
 
 
@@ -216,13 +243,19 @@ def test_a_lapse_of_a_job_that_shall_stop_is_its_cancel(charged: bool):
         (0, 1_000, 5, 5, S.DEAD),
     ],
 )
-def test_a_job_cannot_snooze_for_ever(snoozes: int, max_snoozes: int, attempt: int, max_claims: int, to: State):
+def test_a_job_cannot_snooze_for_ever(
+    snoozes: int, max_snoozes: int, attempt: int, max_claims: int, to: State
+):
     terms = {"max_snoozes": max_snoozes, "max_claims": max_claims}
     move = move_of(end(running(terms, snoozes=snoozes, attempt=attempt), Snoozed(1)))
     assert (move.to, move.edits.snoozes) == (to, snoozes + 1)
 
 
-@given(st.text(max_size=3) | st.text(min_size=3_900, max_size=4_100) | st.integers(0, 30_000).map(lambda n: "ab" * n))
+@given(
+    st.text(max_size=3)
+    | st.text(min_size=3_900, max_size=4_100)
+    | st.integers(0, 30_000).map(lambda n: "ab" * n)
+)
 def test_an_error_is_cut_in_its_middle_and_holds_no_nul(error: str):
     kept = endings.shorten(error)
     assert len(kept) <= endings.ERROR_LIMIT
@@ -238,7 +271,9 @@ def test_an_error_is_cut_in_its_middle_and_holds_no_nul(error: str):
 
 
 def test_what_a_run_says_is_laid_over_what_was_said_before():
-    old = Extras(progress=Progress(1), output=b"1", log=("a",), origin="before", join_note="note", split=2, child_no=3)
+    old = Extras(
+        progress=Progress(1), output=b"1", log=("a",), origin="before", join_note="note", split=2, child_no=3
+    )
     job = running(ext=encode_extras(old))
     assert endings.merged_extras(job, Extras()) == old
     new = endings.merged_extras(job, Extras(progress=Progress(2), output=b"2", log=("b",)))

@@ -14,11 +14,14 @@ from tessera.model.worker import WorkerInfo
 from tessera.rules.explaining import CounterFact, Facts, explain
 
 S = State
+SILENT = Policy()
 NOW = 1_800_000_000_000
 WORKER = WorkerInfo("w", queues=("q",), kinds=("work",))
 
 
-def facts(state: State, workers: tuple[WorkerInfo, ...] = (WORKER,), policy: Policy = Policy(), **more: Any) -> Facts:
+def facts(
+    state: State, workers: tuple[WorkerInfo, ...] = (WORKER,), policy: Policy = SILENT, **more: Any
+) -> Facts:
     told = {name: more.pop(name) for name in ("counters", "waits_for", "ahead") if name in more}
     job = Job(**{"id": JobId(b"k" * 16), "kind": "work", "queue": "q", "state": state} | more)
     return Facts(job=job, now=NOW, policy=policy, workers=workers, **told)
@@ -70,7 +73,11 @@ def test_a_pause_comes_before_everything_else_that_holds_a_queue():
 
 @pytest.mark.parametrize(
     "states, code",
-    [(("running",), "its_turn"), (("draining", "running"), "its_turn"), (("draining", "unhealthy"), "workers_not_taking")],
+    [
+        (("running",), "its_turn"),
+        (("draining", "running"), "its_turn"),
+        (("draining", "unhealthy"), "workers_not_taking"),
+    ],
 )
 def test_one_worker_that_takes_jobs_is_enough(states: tuple[str, ...], code: str):
     workers = tuple(WorkerInfo(state, queues=("q",), kinds=("work",), state=state) for state in states)
@@ -110,12 +117,20 @@ def test_a_blocked_job_tells_what_its_counter_lacks(policy: Any, used: int, unit
 def test_a_rate_of_nothing_is_opened_by_a_person_only(limit: int, clears: str):
     policy = Policy(counters={"api": Rate(limit, 1_000)})
     counters = [CounterFact("api", limit, 1)]
-    [cause] = explain(facts(S.BLOCKED, policy=policy, blocked_on="api", needs=(Need("api"),), counters=counters))
+    [cause] = explain(
+        facts(S.BLOCKED, policy=policy, blocked_on="api", needs=(Need("api"),), counters=counters)
+    )
     assert (cause.code, cause.clears) == ("rate_used", clears)
 
 
 @pytest.mark.parametrize(
-    "state, clears", [("available", "by itself"), ("dead", "by a person"), ("cancelled", "by a person"), ("gone", "by itself")]
+    "state, clears",
+    [
+        ("available", "by itself"),
+        ("dead", "by a person"),
+        ("cancelled", "by a person"),
+        ("gone", "by itself"),
+    ],
 )
 def test_a_wait_for_a_job_that_went_wrong_needs_a_person(state: str, clears: str):
     [cause] = explain(facts(S.PENDING, waits_for=[("order-1", state, "completed")]))

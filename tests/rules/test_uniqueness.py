@@ -20,7 +20,9 @@ JSON = st.recursive(
 ARGUMENTS = st.dictionaries(st.text(max_size=4), JSON, max_size=4)
 
 
-def key(arguments: dict[str, Any], *by: str, kind: str = "work", across: bool = False, dead: bool = False) -> str:
+def key(
+    arguments: dict[str, Any], *by: str, kind: str = "work", across: bool = False, dead: bool = False
+) -> str:
     return slot_key(kind, msgspec.json.encode(arguments), by, across_kinds=across, while_dead=dead)
 
 

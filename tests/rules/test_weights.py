@@ -19,7 +19,7 @@ def serve(shares, claims, *, batch=1, has=lambda queue, claim: True):
     served: list[str] = []
     for claim in range(claims):
         order = weights.order(shares, owed)
-        dry = []
+        dry: list[str] = []
         for queue in order:
             if has(queue, claim):
                 served += [queue] * batch

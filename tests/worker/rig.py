@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -82,7 +82,8 @@ class Services:
         return Enqueued(f"child-{len(self.enqueued)}")
 
     def draft_children(self, job: Job, children: Sequence[object]) -> tuple[AddJob, ...]:
-        return tuple(self._rig.add(str(kind), {"parent": job.id}, **payload) for kind, payload in children)  # type: ignore[misc]
+        pairs = cast("Sequence[tuple[str, dict[str, Any]]]", children)
+        return tuple(self._rig.add(kind, {"parent": job.id}, **payload) for kind, payload in pairs)
 
     async def children(self, job: Job) -> list[ChildResult]:
         jobs = sorted((j for j in self._rig.jobs() if j.parent == job.id), key=lambda j: j.id)
@@ -185,7 +186,11 @@ class Rig:
         """A worker at work; stopped at the end."""
         worker = self.worker(**settings)
         async with worker:
-            yield worker
+            try:
+                yield worker
+            except BaseException:
+                worker.stop_now()  # else a failed check would wait for handlers that nobody lets go
+                raise
 
     def worker(self, **settings: Any) -> Worker:
         """A worker, not yet entered."""

@@ -180,6 +180,7 @@ async def test_the_loss_of_a_lease_stops_the_handler_and_nothing_of_it_is_writte
         assert worker.stats.fenced == 1
         await signalled(started, "the next run")
         assert rig.job(job).fence > fence
+        worker.stop_now()
     assert worker.stats.stale == 0
 
 

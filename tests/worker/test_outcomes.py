@@ -85,8 +85,8 @@ async def test_a_payload_that_does_not_fit_ends_the_job_at_once(rig, how):
 @pytest.mark.parametrize("which", [0, 1], ids=["coroutine", "plain"])
 @pytest.mark.parametrize(
     "error",
-    [ValueError("no such page"), SystemExit(3), KeyboardInterrupt(), RecursionError(), asyncio.CancelledError(),
-     GeneratorExit(), StopIteration(), BaseException("odd")],
+    [ValueError("no such page"), SystemExit(3), KeyboardInterrupt(), RecursionError(), GeneratorExit(),
+     asyncio.CancelledError(), StopIteration(), BaseException("odd")],
     ids=lambda error: type(error).__name__,
 )  # fmt: skip
 async def test_whatever_a_handler_raises_is_a_failure_and_the_worker_lives(rig, which, error):

@@ -313,7 +313,7 @@ async def test_a_store_that_does_not_open_is_the_callers_error(rig):
     async def refuse() -> None:
         raise StoreUnavailable
 
-    worker._open_renewer_store = refuse  # type: ignore[assignment]
+    worker._open_renewer_store = refuse
     with pytest.raises(StoreUnavailable):
         async with worker:
             pass

@@ -13,6 +13,7 @@ from tessera.engine.duties import DUTY_SPACE
 from tessera.engine.inspecting import workers
 from tessera.model.errors import StoreUnavailable
 from tessera.model.states import State
+from tessera.model.worker import WORKER_SPACE, WorkerInfo
 from tessera.worker.context import Context
 from tests.worker.rig import logged, signalled
 
@@ -161,11 +162,10 @@ async def test_a_worker_whose_slots_are_all_taken_is_healthy(rig):
 
 
 def record_of(rig):
-    from tessera.model.worker import WORKER_SPACE, WorkerInfo
-
+    """What the only worker says of itself; before it said anything, an empty answer."""
     with rig.world.lock:
-        [record] = [record for (space, _), record in rig.world.records.items() if space == WORKER_SPACE]
-    return msgspec.json.decode(record.value, type=WorkerInfo)
+        records = [record for (space, _), record in rig.world.records.items() if space == WORKER_SPACE]
+    return msgspec.json.decode(records[0].value, type=WorkerInfo) if records else WorkerInfo("", state="")
 
 
 async def test_a_worker_says_what_it_is(rig):

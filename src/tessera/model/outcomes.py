@@ -27,7 +27,7 @@ class Failed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Crashed(msgspec.Struct, frozen=True, gc=False):
-    """The handler took its process down (a signal, out of memory): charged like a lapsed lease, told at once."""
+    """The handler took its process down (a signal, no memory left): charged as a lapse is, but at once."""
 
     error: str
 

@@ -78,6 +78,8 @@ def _slots(hot: Mapping[JobId, Job], ended: Mapping[JobId, Job], slots: Mapping[
 
 def _edges(hot: Mapping[JobId, Job], edges: list[Edge]) -> Iterable[str]:
     waits = Tally(edge.child for edge in edges)
+    for child in waits.keys() - hot.keys():
+        yield f"an edge leads to job {show_id(child)}, which is not live"
     for job in hot.values():
         if job.open != waits[job.id]:
             yield f"job {show_id(job.id)} says it waits for {job.open} jobs, the edges say {waits[job.id]}"

@@ -14,7 +14,7 @@ from tessera.doors.cli.supervising import Supervisor, python_files
 
 BEGIN = "import os, pathlib, signal, sys; place = pathlib.Path(sys.argv[1]); "
 LOG = "place.open('a').write(f'{os.getpid()}\\n'); "
-ENDURE = LOG + "signal.sigwait([signal.SIGUSR1]); "
+ENDURE = LOG + "signal.pause()"
 """Says that it is there, and stays until a signal of some other sort ends it."""
 
 
@@ -166,12 +166,14 @@ def test_a_child_that_ignores_the_change_is_asked_again(tmp_path, monkeypatch):
         await fleet.until(lambda: len(fleet.pids()) == 1)
         (code_folder / "new.py").write_text("x = 1\n")
         await fleet.until(lambda: len(fleet.pids()) == 2)
-        fleet.supervisor.stop()
-        fleet.supervisor.stop()
+        for _ in range(3):
+            fleet.supervisor.stop()
 
     asked = "asked = []; signal.signal(signal.SIGTERM, lambda *_: asked.append(1) or len(asked) > 1 and os._exit(0)); "
     endure = LOG + "[signal.pause() for _ in range(9)]"
-    assert Fleet(tmp_path, asked + endure, watched=code_folder).live(story) == 0
+    fleet = Fleet(tmp_path, asked + endure, watched=code_folder)
+    fleet.live(story)
+    assert fleet.ended == [1, 1]
 
 
 def test_only_python_files_outside_hidden_folders_and_environments_are_watched(tmp_path):

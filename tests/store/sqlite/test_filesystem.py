@@ -43,12 +43,16 @@ def test_a_path_under_no_mount_point_is_of_no_known_kind():
     assert not filesystem.is_unsafe("")
 
 
-@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse.sshfs", "fuse.glusterfs"])
+@pytest.mark.parametrize(
+    "kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse.sshfs", "fuse.glusterfs"]
+)
 def test_network_file_systems_are_unsafe(kind):
     assert filesystem.is_unsafe(kind)
 
 
-@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "fuseblk", "fuse.mergerfs"])
+@pytest.mark.parametrize(
+    "kind", ["ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "fuseblk", "fuse.mergerfs"]
+)
 def test_local_file_systems_are_safe(kind):
     assert not filesystem.is_unsafe(kind)
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tessera.model.changes import Done, Edits, EditJob, Group, PublishBlob, PutRecord
+from tessera.model.changes import Done, EditJob, Edits, Group, Held, PublishBlob, PutRecord
 from tessera.model.errors import StoreClosed
 from tessera.model.policy import POLICY_SPACE, Policy
 from tessera.store.protocol import run_blocking
@@ -195,7 +195,7 @@ def test_a_stale_finish_beside_good_ones_is_refused_alone(handle, sizes):
         sizes,
         handle,
         lambda: store.commit(completing([a])),
-        lambda: store.commit([Group(completing([b])[0].guards[:0] + (completing([b])[0].guards[0].__class__(b.id, 1),))]),
+        lambda: store.commit([Group((Held(b.id, b.fence - 1),))]),
         lambda: store.commit(completing([b])),
     )
     assert first == last == [Done()]
@@ -225,7 +225,9 @@ def test_a_cancelled_task_leaves_the_line_before_its_turn(handle, sizes):
 
 def test_a_long_line_is_served_in_bounded_transactions():
     seen = []
-    line = Line(lambda batch: (seen.append(len(batch)), [ticket.answer(None) for ticket in batch]), Crew("none", 1))
+    line = Line(
+        lambda batch: (seen.append(len(batch)), [ticket.answer(None) for ticket in batch]), Crew("none", 1)
+    )
     assert line.hold(1)
     threads = in_threads(*(lambda: line.run(Ticket(lambda _: None)) for _ in range(BATCH_LIMIT + 10)))
     while len(line._waiting) < BATCH_LIMIT + 10:

@@ -89,5 +89,7 @@ def test_code_and_schema_name_the_same_columns(handle, table, columns):
 
 
 def test_a_counter_comes_back_as_it_was():
-    counter = Counter(key="k", used=1, ceiling=2, refill=3, capacity=4, unit=5, level=6, level_at=7, wake_at=8)
+    counter = Counter(
+        key="k", used=1, ceiling=2, refill=3, capacity=4, unit=5, level=6, level_at=7, wake_at=8
+    )
     assert rows.counter_of(rows.row_of_counter(counter)) == counter

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
 import sqlite3
 import threading
 from typing import Final
+from urllib.parse import quote
 
 from tessera.model.errors import (
     OutcomeUnknown,
@@ -45,11 +47,9 @@ _UNAVAILABLE: Final = frozenset(
 )
 
 
-def open_writer(path: str, *, synchronous: str, busy_timeout_ms: int) -> sqlite3.Connection:
-    """The connection that writes. Creates the file, and turns on the write-ahead log, which stays on in the
-    file.
-    """
-    connection = _connect(path, busy_timeout_ms)
+def open_writer(path: str, *, synchronous: str, busy_timeout_ms: int, create: bool) -> sqlite3.Connection:
+    """The connection that writes. It turns on the write-ahead log, which stays on in the file."""
+    connection = _connect(path, busy_timeout_ms, create=create)
     try:
         _use_wal(connection)
         connection.execute(
@@ -67,7 +67,7 @@ def open_writer(path: str, *, synchronous: str, busy_timeout_ms: int) -> sqlite3
 
 def open_reader(path: str, *, busy_timeout_ms: int) -> sqlite3.Connection:
     """A connection that can only read. The file must be there."""
-    connection = _connect(path, busy_timeout_ms)
+    connection = _connect(path, busy_timeout_ms, create=False)
     try:
         connection.execute("PRAGMA query_only = ON")
         _set(connection, "PRAGMA cache_size = -{}", READER_CACHE_KIB)
@@ -77,11 +77,23 @@ def open_reader(path: str, *, busy_timeout_ms: int) -> sqlite3.Connection:
     return connection
 
 
-def _connect(path: str, busy_timeout_ms: int) -> sqlite3.Connection:
+def identity_of(path: str) -> tuple[int, int]:
+    """Which file bears this name; (0, 0) = none. SQLite itself goes on with a file that was removed or replaced: what is
+    written there is lost. Asked by name: a descriptor of ours, once closed, would drop the locks of this process.
+    """
+    try:
+        found = os.stat(path)
+    except OSError:
+        return 0, 0
+    return found.st_dev, found.st_ino
+
+
+def _connect(path: str, busy_timeout_ms: int, *, create: bool) -> sqlite3.Connection:
     # isolation_level None: the module begins nothing by itself. Threads take turns on a connection, by our
     # own locks.
     return sqlite3.connect(
-        path,
+        f"file:{quote(os.fsencode(path))}?mode={'rwc' if create else 'rw'}",
+        uri=True,
         timeout=busy_timeout_ms / 1_000,
         isolation_level=None,
         check_same_thread=False,

@@ -155,6 +155,7 @@ class SqliteFile:
             ballast=self.ballast,
             bell=self.bell,
             steps=self.steps,
+            installation=self.installation,
         )
 
     def _begin_life(self) -> Life:

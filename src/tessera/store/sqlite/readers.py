@@ -28,6 +28,7 @@ class Readers:
         self._busy_timeout_ms = busy_timeout_ms
         self._now = now
         self._condition = threading.Condition()
+        self._identity = (0, 0)
         self._idle: list[sqlite3.Connection] = []
         self._lent = 0
         self._is_paused = False
@@ -79,6 +80,10 @@ class Readers:
             self._condition.wait_for(lambda: not self._is_paused)
             if self._is_closed:
                 raise StoreClosed
+            identity = connections.identity_of(self._path)
+            if identity != self._identity:
+                self._identity = identity
+                self._close_idle()
             self._lent += 1
             if self._idle:
                 return self._idle.pop()

@@ -73,18 +73,19 @@ WHERE blocked_on = :key AND blocked_on > '' AND state = 3
 ORDER BY np, pass, due, id
 LIMIT :limit
 """)
-# Index tessera_counter_blocked: only counters with jobs set aside are in it.
+# Index tessera_counter_blocked: only counters with jobs set aside are in it, and but for those of kinds, which have
+# no policy, the range is empty unless the policy has just changed. A claim asks this, whatever stands blocked.
 OUTDATED: Final = """
 SELECT key
 FROM tessera_counter INDEXED BY tessera_counter_blocked
 WHERE blocked > 0 AND version < :version AND NOT (key >= 'kind:' AND key < 'kind;')
 ORDER BY key
 """
-# The same index, as a range: ';' is what follows ':'.
+# The primary key, as a range: ';' is what follows ':'.
 BLOCKED_KINDS: Final = """
 SELECT key
-FROM tessera_counter INDEXED BY tessera_counter_blocked
-WHERE blocked > 0 AND key >= :first AND key < :beyond
+FROM tessera_counter
+WHERE key >= :first AND key < :beyond AND blocked > 0
 ORDER BY key
 """
 NEXT_SCHEDULED: Final = """

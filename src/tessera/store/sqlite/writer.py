@@ -26,7 +26,13 @@ from tessera.store.driver import Doorbell
 from tessera.store.sqlite import connection as connections
 from tessera.store.sqlite import migrations, writes
 from tessera.store.sqlite.ballast import Ballast
-from tessera.store.sqlite.connection import is_broken, is_no_room, translated, translated_at_commit
+from tessera.store.sqlite.connection import (
+    identity_of,
+    is_broken,
+    is_no_room,
+    translated,
+    translated_at_commit,
+)
 from tessera.store.sqlite.driver import Batch, Ticket
 from tessera.store.sqlite.migrations import Step
 from tessera.store.sqlite.source import META, Meta, SqlSource
@@ -133,6 +139,7 @@ class Writer:
         ballast: Ballast,
         bell: Doorbell,
         steps: Sequence[Step],
+        installation: bytes,
     ) -> None:
         self._path = path
         self._synchronous = synchronous
@@ -141,6 +148,8 @@ class Writer:
         self._ballast = ballast
         self._bell = bell
         self._steps = steps
+        self._installation = installation
+        self._identity = (0, 0)
         self._connection: sqlite3.Connection | None = None
         self._meta: Meta | None = None
         self._known: dict[JobId, Job] = {}
@@ -151,13 +160,13 @@ class Writer:
     def prepare(self) -> bytes:
         """Open the file, create the schema in a new one, check it in an old one. Returns the installation."""
         self._ballast.put_back()
-        connection = self._open()
+        connection = self._open(create=True)
         if migrations.version_of(connection) == 0:
             migrations.migrate(connection, self._steps, None, self._clock.now())
         self._check_schema(connection)
         self._data_version = _data_version(connection)
-        (installation,) = connection.execute(INSTALLATION).fetchone()
-        return bytes(installation)
+        (self._installation,) = connection.execute(INSTALLATION).fetchone()
+        return self._installation
 
     def migrate(self, to: int | None, dry_run: bool) -> list[str]:
         """See ``Store.migrate``."""
@@ -265,12 +274,16 @@ class Writer:
         return None
 
     def _begin(self) -> tuple[sqlite3.Connection, Turn]:
+        if self._connection is not None and identity_of(self._path) != self._identity:
+            self.close()
+            raise StoreUnavailable(f"the file {self._path} was removed or replaced; nothing was written")
         connection = self._open()
         connection.execute("BEGIN IMMEDIATE")
         self._notice(connection)
         cursor = connection.cursor()
         if self._meta is None:
             self._check_schema(connection)
+            self._check_installation(connection)
             self._meta = Meta(*cursor.execute(META).fetchone())
         now = self._meta.clock = self._clock.now(self._meta.clock)
         return connection, Turn(cursor, SqlSource(cursor, self._meta, self._known), now)
@@ -285,13 +298,25 @@ class Writer:
         self._bell.ring()
         return True
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self, *, create: bool = False) -> sqlite3.Connection:
         if self._connection is None:
             self._data_version = -1
             self._connection = connections.open_writer(
-                self._path, synchronous=self._synchronous, busy_timeout_ms=self._busy_timeout_ms
+                self._path,
+                synchronous=self._synchronous,
+                busy_timeout_ms=self._busy_timeout_ms,
+                create=create,
             )
+            self._identity = identity_of(self._path)
         return self._connection
+
+    def _check_installation(self, connection: sqlite3.Connection) -> None:
+        """A backup that was put in the place of the file goes on; another store there is not this one."""
+        (installation,) = connection.execute(INSTALLATION).fetchone()
+        if installation != self._installation:
+            raise StoreUnavailable(
+                f"the file {self._path} holds another installation of Tessera; open it anew"
+            )
 
     def _check_schema(self, connection: sqlite3.Connection) -> None:
         migrations.check(self._path, migrations.version_of(connection), len(self._steps))

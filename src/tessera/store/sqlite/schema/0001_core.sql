@@ -109,7 +109,7 @@ CREATE TABLE tessera_counter (
     version INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX tessera_counter_wake ON tessera_counter (wake_at) WHERE wake_at > 0;
-CREATE INDEX tessera_counter_blocked ON tessera_counter (key, version) WHERE blocked > 0;
+CREATE INDEX tessera_counter_blocked ON tessera_counter (version) WHERE blocked > 0;
 
 CREATE TABLE tessera_floor (
     queue TEXT NOT NULL,
