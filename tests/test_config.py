@@ -81,7 +81,17 @@ def test_a_named_file_replaces_the_search(toml, tmp_path):
 
 @pytest.mark.parametrize(
     "text, seconds",
-    [("90", 90), ("1.5", 1.5), ("250ms", 0.25), ("30s", 30), ("5m", 300), ("2h", 7200), ("7d", 604_800), (".5", 0.5), (45, 45)],
+    [
+        ("90", 90),
+        ("1.5", 1.5),
+        ("250ms", 0.25),
+        ("30s", 30),
+        ("5m", 300),
+        ("2h", 7200),
+        ("7d", 604_800),
+        (".5", 0.5),
+        (45, 45),
+    ],
 )
 def test_spans_have_units(text, seconds):
     assert config.read_span(text) == pytest.approx(seconds)
@@ -158,7 +168,11 @@ def test_a_misspelt_variable_is_refused():
 
 
 def test_variables_that_a_platform_sets_are_left_alone():
-    environ = {"TESSERA_PORT": "tcp://10.0.0.1:80", "TESSERA_SERVICE_HOST": "10.0.0.1", "TESSERA_TEST_URL": "x"}
+    environ = {
+        "TESSERA_PORT": "tcp://10.0.0.1:80",
+        "TESSERA_SERVICE_HOST": "10.0.0.1",
+        "TESSERA_TEST_URL": "x",
+    }
     assert read(environ=environ, directory=None)[1] == []
 
 

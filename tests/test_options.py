@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, get_type_hints
 
+import msgspec
 import pytest
 
 from tessera.model.changes import After
@@ -346,4 +347,5 @@ def test_a_job_that_could_never_run_is_refused_when_it_is_built(
 
 def test_the_terms_carry_the_timeout_and_the_retry():
     options = JobOptions().with_options({"timeout": 5, "retry": Retry(base=1)})
-    assert options.terms(schema_version=3) == Terms(timeout_ms=5_000, backoff_base_ms=1_000, schema_version=3)
+    assert msgspec.msgpack.decode(options.body, type=Terms) == Terms(timeout_ms=5_000, backoff_base_ms=1_000)
+    assert options.body == JobOptions().with_options({"retry": Retry(base=1), "timeout": 5}).body

@@ -1,6 +1,6 @@
 """Tessera: one queue for Python applications and for AI agents."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tessera._version import __version__
 from tessera.app import Tessera
@@ -45,10 +45,10 @@ __all__ = [
 _OF_THE_WORKER = frozenset({"ChildResult", "Context", "Worker", "WorkerSettings"})
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Names of the worker are loaded when they are asked for: a producer never pays for an event loop."""
     if name in _OF_THE_WORKER:
         from tessera import worker
 
-        return getattr(worker, name)
+        return vars(worker)[name]
     raise AttributeError(f"module 'tessera' has no attribute {name!r}")

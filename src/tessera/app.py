@@ -1,4 +1,6 @@
-"""The application: kinds with their options, and the client that is bound to one store. Making one does no work."""
+"""The application: kinds with their options, and the client that is bound to one store. Making one does no
+work.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,9 @@ class KindOptions(Options, total=False):
 class Tessera:
     """A queue and the kinds of work an application gives it.
 
-    ``url`` names the store: ``sqlite:///work.db`` or ``memory://``; without it ``$TESSERA_URL``, else ``url`` in
-    ``tessera.toml``, else ``sqlite:///tessera.db``. Nothing is opened before the first call that needs the store.
+    ``url`` names the store: ``sqlite:///work.db`` or ``memory://``; without it ``$TESSERA_URL``, else ``url``
+    in ``tessera.toml``, else ``sqlite:///tessera.db``. Nothing is opened before the first call that needs the
+    store.
 
     >>> app = Tessera("memory://")
     >>> @app.job(queue="mail")
@@ -70,7 +73,9 @@ class Tessera:
 
     @property
     def url(self) -> str:
-        """The store's URL. It is looked up when first asked for; another may be set before the store is first used."""
+        """The store's URL. It is looked up when first asked for; another may be set before the store is first
+        used.
+        """
         if self._url is None:
             self._url = find_url()
         return self._url
@@ -79,7 +84,7 @@ class Tessera:
     def url(self, url: str) -> None:
         self._url = url
 
-    # Declaring --------------------------------------------------------------------------------------------------------
+    # Declaring ----------------------------------------------------------------------------------------------
 
     @overload
     def job(self, function: Callable[..., Coroutine[Any, Any, R]], /) -> JobKind[R]: ...
@@ -93,8 +98,9 @@ class Tessera:
     ) -> Any:
         """Make a function enqueueable.
 
-        ``async def`` runs in the worker's event loop, ``def`` in a thread, both with ``isolation="process"`` in a child process. The kind is
-        the function's name unless ``kind=`` gives another. Raises InvalidArgument, DuplicateKind.
+        ``async def`` runs in the worker's event loop, ``def`` in a thread, both with ``isolation="process"``
+        in a child process. The kind is the function's name unless ``kind=`` gives another. Raises
+        InvalidArgument, DuplicateKind.
         """
         if function is not None:
             return self._declare(function, {})
@@ -108,14 +114,21 @@ class Tessera:
         for option in sorted(ONE_JOB_ONLY & options.keys()):
             raise InvalidArgument(option, "names one job; give it to with_options, not to @app.job")
         kind: JobKind[Any] = JobKind(
-            self, function, name, Signature.of(function, is_context=_is_context), JobOptions().with_options(options), isolation
+            self,
+            function,
+            name,
+            Signature.of(function, is_context=_is_context),
+            JobOptions().with_options(options),
+            isolation,
         )
         if name in self.kinds:
             raise DuplicateKind(name, self.kinds[name].reference, kind.reference)
         self.kinds[name] = kind
         return kind
 
-    def queue(self, name: str, *, weights: Mapping[str, float] | None = None, events: str | None = None) -> None:
+    def queue(
+        self, name: str, *, weights: Mapping[str, float] | None = None, events: str | None = None
+    ) -> None:
         """Say how tenants share a queue (weight of each, 1 for those not named) and how much of it is logged.
 
         Takes effect when a worker of this application starts, or with ``declare``.
@@ -123,14 +136,18 @@ class Tessera:
         for tenant, weight in (weights or {}).items():
             names.validate_tenant(tenant)
             if not 0.001 <= weight <= 1_000:
-                raise InvalidArgument("weights", f"{tenant!r} has {weight}; a weight lies between 0.001 and 1000")
+                raise InvalidArgument(
+                    "weights", f"{tenant!r} has {weight}; a weight lies between 0.001 and 1000"
+                )
         level = None if events is None else event_level(events)
         self._queue_policies[names.validate_queue(name)] = QueuePolicy(
             weights=None if weights is None else dict(weights), events=level
         )
 
     def declare(self) -> None:
-        """Store what the code says of queues, counters and kinds. Workers do it when they start; it changes nothing twice."""
+        """Store what the code says of queues, counters and kinds. Workers do it when they start; it changes
+        nothing twice.
+        """
         self._run(self._write_declarations)
 
     async def adeclare(self) -> None:
@@ -142,7 +159,9 @@ class Tessera:
         for kind in self.kinds.values():
             for name, policy in kind.options.counter_policies().items():
                 if counters.setdefault(name, policy) != policy:
-                    raise InvalidArgument(name, f"the kind {kind.name!r} declares this counter otherwise than another kind does")
+                    raise InvalidArgument(
+                        name, f"the kind {kind.name!r} declares this counter otherwise than another kind does"
+                    )
         await policies.declare(
             store,
             queues=self._queue_policies,
@@ -150,14 +169,15 @@ class Tessera:
             kinds={name: kind.policy() for name, kind in self.kinds.items()},
         )
 
-    # Enqueueing -------------------------------------------------------------------------------------------------------
+    # Enqueueing ---------------------------------------------------------------------------------------------
 
     def enqueue_many(
         self, jobs: Sequence[Request[R]], *, on_conflict: OnConflict = "error", connection: object = None
     ) -> list[Handle[R]]:
         """Store many jobs in one atomic call: all or none. Raises InvalidMember, which names the bad one.
 
-        ``on_conflict="skip"`` leaves out members whose id or unique key is taken; their handles say ``created`` False.
+        ``on_conflict="skip"`` leaves out members whose id or unique key is taken; their handles say
+        ``created`` False.
         """
         self._warn_if_in_a_loop("enqueue_many")
         return self._run(lambda store: self._enqueue_many(store, jobs, on_conflict, connection))
@@ -179,10 +199,11 @@ class Tessera:
             for one, request in zip(stored, jobs, strict=True)
         ]
 
-    # Working ----------------------------------------------------------------------------------------------------------
+    # Working ------------------------------------------------------------------------------------------------
 
     def worker(self, **settings: Any) -> Worker:
-        """A worker for this application's kinds, to be used inside it: ``async with app.worker(concurrency=20): ...``.
+        """A worker for this application's kinds, to be used inside it: ``async with
+        app.worker(concurrency=20): ...``.
 
         Settings are those of ``WorkerSettings``; queues not named are those of the application's kinds.
         """
@@ -191,12 +212,14 @@ class Tessera:
         return make_worker(self, settings)
 
     def run_worker(self, **settings: Any) -> int:
-        """Run a worker in this thread until a signal ends it; its exit status. Takes over SIGTERM and SIGINT meanwhile."""
+        """Run a worker in this thread until a signal ends it; its exit status. Takes over SIGTERM and SIGINT
+        meanwhile.
+        """
         from tessera.running import run_worker
 
         return run_worker(self, settings)
 
-    # Stores -----------------------------------------------------------------------------------------------------------
+    # Stores -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Give up the store's connections. The application may be used again: it opens anew."""
@@ -208,7 +231,8 @@ class Tessera:
         if blocking is not None:
             run_blocking(blocking.close())
         if others and backend is not None:
-            # Handles of other event loops have nothing of their own to wait for: the backend ends their threads.
+            # Handles of other event loops have nothing of their own to wait for: the backend ends their
+            # threads.
             others.clear()
         if backend is not None:
             backend.close()
@@ -267,7 +291,9 @@ class Tessera:
             return store
         async with self._opening.setdefault(loop, asyncio.Lock()):
             if loop not in self._async_stores:
-                self._async_stores = {of: kept for of, kept in self._async_stores.items() if not of.is_closed()}
+                self._async_stores = {
+                    of: kept for of, kept in self._async_stores.items() if not of.is_closed()
+                }
                 self._async_stores[loop] = await self._new_async_store()
             self._opening.pop(loop, None)
         return self._async_stores[loop]
@@ -284,7 +310,9 @@ class Tessera:
             return
         self._warned = True
         warnings.warn(
-            f"{verb}() blocks the event loop it was called in; await a{verb}() there", RuntimeWarning, stacklevel=3
+            f"{verb}() blocks the event loop it was called in; await a{verb}() there",
+            RuntimeWarning,
+            stacklevel=3,
         )
 
 

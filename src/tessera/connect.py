@@ -1,4 +1,6 @@
-"""From a URL to a store: the only place that names concrete stores. Drivers are imported when a URL asks for them."""
+"""From a URL to a store: the only place that names concrete stores. Drivers are imported when a URL asks for
+them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,16 @@ from tessera import seam
 from tessera.model.errors import ConfigError
 from tessera.store.protocol import Store
 
-_TO_COME = ("postgresql", "postgres", "mysql", "mariadb", "redis", "rediss", "redis+sentinel", "redis+cluster")
+_TO_COME = (
+    "postgresql",
+    "postgres",
+    "mysql",
+    "mariadb",
+    "redis",
+    "rediss",
+    "redis+sentinel",
+    "redis+cluster",
+)
 
 
 class Backend(Protocol):
@@ -32,9 +43,9 @@ class Backend(Protocol):
 def connect(url: str) -> Backend:
     """The backend behind a URL; nothing is opened yet. Raises ConfigError for a URL that leads nowhere.
 
-    ``memory://`` lives and dies with the backend. ``sqlite:///work.db`` is relative to the working directory, ``sqlite:////var/work.db``
-    absolute; ``?synchronous=normal`` trades the last few commits before a power cut for speed, ``?unsafe_filesystem=1`` skips the check
-    for network file systems.
+    ``memory://`` lives and dies with the backend. ``sqlite:///work.db`` is relative to the working directory,
+    ``sqlite:////var/work.db`` absolute; ``?synchronous=normal`` trades the last few commits before a power
+    cut for speed, ``?unsafe_filesystem=1`` skips the check for network file systems.
     """
     try:
         parts = urlsplit(url)
@@ -45,7 +56,9 @@ def connect(url: str) -> Backend:
     if parts.scheme == "sqlite":
         return _sqlite(url, parts)
     if parts.scheme in _TO_COME:
-        raise ConfigError([f"url: {parts.scheme}:// is not offered by this version of Tessera; use sqlite:/// or memory://"])
+        raise ConfigError(
+            [f"url: {parts.scheme}:// is not offered by this version of Tessera; use sqlite:/// or memory://"]
+        )
     raise ConfigError([f"url: {url!r} is no store URL; begin it with sqlite:/// or memory://"])
 
 
@@ -89,10 +102,15 @@ def _sqlite(url: str, parts: SplitResult) -> Backend:
     problems = []
     path = unquote(parts.path.removeprefix("/"))
     if parts.netloc or not path or path == ":memory:":
-        problems.append(f"url: {url!r} names no file; write sqlite:///work.db, or sqlite:////absolute/work.db")
+        problems.append(
+            f"url: {url!r} names no file; write sqlite:///work.db, or sqlite:////absolute/work.db"
+        )
     known = {"synchronous": "full", "unsafe_filesystem": "0"}
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    problems += [f"url: {name!r} is no option of sqlite://; there are: {', '.join(known)}" for name in options.keys() - known.keys()]
+    problems += [
+        f"url: {name!r} is no option of sqlite://; there are: {', '.join(known)}"
+        for name in options.keys() - known.keys()
+    ]
     options = {**known, **options}
     if options["synchronous"].lower() not in ("full", "normal"):
         problems.append(f"url: synchronous={options['synchronous']!r}; it is full or normal")

@@ -1,4 +1,6 @@
-"""The operator's face of an application: ``app.jobs`` and ``app.queues``. Each pair is one operation in two colours."""
+"""The operator's face of an application: ``app.jobs`` and ``app.queues``. Each pair is one operation in two
+colours.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ class Jobs:
         cursor: str = "",
         limit: int = 50,
     ) -> JobList:
-        """A page of jobs, newest first, without payloads; at most 200. Raises InvalidArgument, NotFound (the parent)."""
+        """A page of jobs, newest first, without payloads; at most 200. Raises InvalidArgument, NotFound (the
+        parent).
+        """
         page = _page(cursor, limit)
         which = _filter(queue, state, kind, tags_all, tags_any, tenant, reason)
         return self._app._run(lambda store: _list(store, which, parent, page))
@@ -107,15 +111,20 @@ class Jobs:
 
         A running job is asked to stop, with ``hard`` its lease is taken at once. Raises WrongState, NotFound.
         """
-        return self._app._run(lambda store: operating.cancel(store, _reference(job), reason=reason, hard=hard, by=by))
+        return self._app._run(
+            lambda store: operating.cancel(store, _reference(job), reason=reason, hard=hard, by=by)
+        )
 
     async def acancel(self, job: Reference, *, reason: str = "", hard: bool = False, by: str = "") -> State:
         """See ``cancel``."""
-        return await operating.cancel(await self._app._astore(), _reference(job), reason=reason, hard=hard, by=by)
+        return await operating.cancel(
+            await self._app._astore(), _reference(job), reason=reason, hard=hard, by=by
+        )
 
     def retry(self, job: Reference, *, by: str = "") -> Handle[Any]:
-        """Run a job again: dead, cancelled and quarantined ones start afresh, a scheduled one is due now, of a completed one a new
-        job is made. The handle of the job that will run. Raises WrongState, NotFound."""
+        """Run a job again: dead, cancelled and quarantined ones start afresh, a scheduled one is due now, of
+        a completed one a new job is made. The handle of the job that will run. Raises WrongState, NotFound.
+        """
         return self.handle(self._app._run(lambda store: operating.retry(store, _reference(job), by=by)))
 
     async def aretry(self, job: Reference, *, by: str = "") -> Handle[Any]:
@@ -143,7 +152,9 @@ class Jobs:
     ) -> Handle[Any]:
         """Change a job that waits. Raises InvalidArgument, WrongState, NotFound."""
         changes = _edit(priority, tags, run_at, delay, max_attempts)
-        return self.handle(self._app._run(lambda store: operating.edit(store, _reference(job), by=by, **changes)))
+        return self.handle(
+            self._app._run(lambda store: operating.edit(store, _reference(job), by=by, **changes))
+        )
 
     async def aedit(
         self,
@@ -158,7 +169,9 @@ class Jobs:
     ) -> Handle[Any]:
         """See ``edit``."""
         changes = _edit(priority, tags, run_at, delay, max_attempts)
-        return await self.ahandle(await operating.edit(await self._app._astore(), _reference(job), by=by, **changes))
+        return await self.ahandle(
+            await operating.edit(await self._app._astore(), _reference(job), by=by, **changes)
+        )
 
     def delete(self, job: Reference, *, force: bool = False, by: str = "") -> None:
         """Remove a job's row; a running one only with ``force``. Raises WrongState, NotFound."""
@@ -170,7 +183,9 @@ class Jobs:
 
     def explain(self, job: Reference) -> Explanation:
         """Why the job is not running now: every cause in words and as data. Raises NotFound."""
-        return self._app._run(lambda store: inspecting.explain_job(store, self._app._policies, _reference(job)))
+        return self._app._run(
+            lambda store: inspecting.explain_job(store, self._app._policies, _reference(job))
+        )
 
     async def aexplain(self, job: Reference) -> Explanation:
         """See ``explain``."""
@@ -189,7 +204,9 @@ class Jobs:
     ) -> Redriven:
         """Start dead and quarantined jobs of the filter afresh, newest first; a dry run only counts them."""
         which = _filter(queue, (), kind, (), tags_any, None, reason)
-        return self._app._run(lambda store: redriving.redrive(store, which, limit=limit, dry_run=dry_run, by=by))
+        return self._app._run(
+            lambda store: redriving.redrive(store, which, limit=limit, dry_run=dry_run, by=by)
+        )
 
     async def aredrive(
         self,
@@ -231,18 +248,26 @@ class Queues:
 
     def resume(self, queue: str) -> None:
         """Undo ``pause``."""
-        self._app._run(lambda store: policies.override_queue(store, names.validate_queue(queue), paused=False))
+        self._app._run(
+            lambda store: policies.override_queue(store, names.validate_queue(queue), paused=False)
+        )
 
     async def aresume(self, queue: str) -> None:
         """See ``resume``."""
         await policies.override_queue(await self._app._astore(), names.validate_queue(queue), paused=False)
 
-    def purge(self, queue: str, *, state: str | Sequence[str] = (), dry_run: bool = False, by: str = "") -> int:
-        """Remove the queue's waiting jobs, or those of the given states; how many. Running jobs are never purged."""
+    def purge(
+        self, queue: str, *, state: str | Sequence[str] = (), dry_run: bool = False, by: str = ""
+    ) -> int:
+        """Remove the queue's waiting jobs, or those of the given states; how many. Running jobs are never
+        purged.
+        """
         states = _states(state) or redriving.PURGED
         return self._app._run(lambda store: redriving.purge(store, queue, states, dry_run=dry_run, by=by))
 
-    async def apurge(self, queue: str, *, state: str | Sequence[str] = (), dry_run: bool = False, by: str = "") -> int:
+    async def apurge(
+        self, queue: str, *, state: str | Sequence[str] = (), dry_run: bool = False, by: str = ""
+    ) -> int:
         """See ``purge``."""
         states = _states(state) or redriving.PURGED
         return await redriving.purge(await self._app._astore(), queue, states, dry_run=dry_run, by=by)
@@ -317,7 +342,10 @@ def _edit(
         if run_at.tzinfo is None:
             raise InvalidArgument("run_at", "is a naive datetime; say which time zone")
         due = round(run_at.timestamp() * 1_000)
-    for name, value, least, most in (("priority", priority, -32_768, 32_767), ("max_attempts", max_attempts, 1, 1_000_000)):
+    for name, value, least, most in (
+        ("priority", priority, -32_768, 32_767),
+        ("max_attempts", max_attempts, 1, 1_000_000),
+    ):
         if value is not None and not least <= value <= most:
             raise InvalidArgument(name, f"is {value}; it lies between {least} and {most}")
     return {
@@ -326,5 +354,3 @@ def _edit(
         "due": due,
         "max_attempts": max_attempts,
     }
-
-

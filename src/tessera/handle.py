@@ -37,7 +37,13 @@ class Handle(Generic[R]):
     """
 
     def __init__(
-        self, app: Tessera, key: JobId, *, given_id: str = "", created: bool = True, kind: JobKind[R] | None = None
+        self,
+        app: Tessera,
+        key: JobId,
+        *,
+        given_id: str = "",
+        created: bool = True,
+        kind: JobKind[R] | None = None,
     ) -> None:
         self._app = app
         self._kind = kind
@@ -76,8 +82,8 @@ class Handle(Generic[R]):
     def result(self, timeout: Seconds | None = None) -> R:
         """What the handler returned, once the job has completed.
 
-        A failure that will be retried is not an end. Raises ResultTimeout (the job goes on), JobNotCompleted (dead, cancelled or
-        removed), NotFound.
+        A failure that will be retried is not an end. Raises ResultTimeout (the job goes on), JobNotCompleted
+        (dead, cancelled or removed), NotFound.
         """
         return self._decoded(self._app._run(lambda store: self._ended(store, timeout)))
 
@@ -120,4 +126,3 @@ class Handle(Generic[R]):
             value: Any = view(job, reveal=True).result
             return cast(R, value)
         return cast(R, kind.signature.decode_result(job.result or b"null"))
-

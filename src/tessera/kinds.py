@@ -26,7 +26,9 @@ R = TypeVar("R")
 
 
 class Request(Generic[R]):
-    """A job that was built and not yet stored: its arguments are validated. Give a list of them to ``app.enqueue_many``."""
+    """A job that was built and not yet stored: its arguments are validated. Give a list of them to
+    ``app.enqueue_many``.
+    """
 
     def __init__(self, kind: JobKind[R], payload: bytes, options: JobOptions) -> None:
         self.kind = kind
@@ -52,7 +54,11 @@ class Request(Generic[R]):
             unique_key=""
             if unique is None
             else uniqueness.slot_key(
-                self.kind.name, self.payload, unique.by, across_kinds=unique.across_kinds, while_dead=unique.while_dead
+                self.kind.name,
+                self.payload,
+                unique.by,
+                across_kinds=unique.across_kinds,
+                while_dead=unique.while_dead,
             ),
             needs=options.needs(arguments) if counted else (),
             waits=tuple(wait for dependency in options.depends_on for wait in _waits(store, dependency)),
@@ -112,7 +118,13 @@ class JobKind(Bound[R]):
     """
 
     def __init__(
-        self, app: Tessera, function: Callable[..., Any], name: str, signature: Signature, options: JobOptions, isolation: str
+        self,
+        app: Tessera,
+        function: Callable[..., Any],
+        name: str,
+        signature: Signature,
+        options: JobOptions,
+        isolation: str,
     ) -> None:
         super().__init__(self, options)
         self.app = app
@@ -124,7 +136,7 @@ class JobKind(Bound[R]):
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  what the function returns
         """The function itself, run here and now, as if it were no job."""
         return self.function(*args, **kwargs)
 

@@ -37,7 +37,7 @@ def _number(argument: str, value: object, least: float, most: float) -> None:
         raise InvalidArgument(argument, f"is {value!r}; it lies between {least} and {most}")
 
 
-def _listed(option: str, value: Any) -> tuple[Any, ...]:
+def _listed(option: str, value: Any) -> tuple[Any, ...]:  # noqa: ANN401  what users write is anything
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise InvalidArgument(option, f"is {value!r}; give a list")
     return tuple(value)
@@ -52,8 +52,9 @@ def _units(argument: str, value: int | str) -> None:
 class Retry:
     """How often and how soon a failed job is tried again.
 
-    The wait after n failures lies in [d (1 - jitter), d] with d = min(cap, base x factor^(n - 1)); ``delays`` replaces that by a list
-    whose last entry repeats. Spans are seconds or timedeltas. ``max_duration`` gives up so long after the first enqueue.
+    The wait after n failures lies in [d (1 - jitter), d] with d = min(cap, base x factor^(n - 1)); ``delays``
+    replaces that by a list whose last entry repeats. Spans are seconds or timedeltas. ``max_duration`` gives
+    up so long after the first enqueue.
 
     >>> Retry(max_attempts=5, base=1, factor=3).max_attempts
     5
@@ -82,7 +83,9 @@ class Retry:
             "backoff_cap_ms": to_ms(self.cap, "retry.cap"),
             "backoff_jitter": float(self.jitter),
             "backoff_delays_ms": tuple(to_ms(delay, "retry.delays") for delay in self.delays),
-            "retry_for_ms": 0 if self.max_duration is None else to_ms(self.max_duration, "retry.max_duration", least=1),
+            "retry_for_ms": 0
+            if self.max_duration is None
+            else to_ms(self.max_duration, "retry.max_duration", least=1),
         }
 
 
@@ -104,15 +107,17 @@ class Retention:
     def keep(self) -> Keep:
         """The stored form."""
         spans = {"completed": self.completed, "dead": self.dead, "cancelled": self.cancelled}
-        return Keep(**{k: NEVER if span is None else to_ms(span, f"retention.{k}") for k, span in spans.items()})
+        return Keep(
+            **{k: NEVER if span is None else to_ms(span, f"retention.{k}") for k, span in spans.items()}
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unique:
     """At most one live job per key. The key is the kind and the named arguments, or all of them.
 
-    Enqueueing a second one answers with the first one's handle, ``created`` False. The key is free again when the job ends;
-    ``while_dead`` keeps it for a dead one too. ``across_kinds`` leaves the kind out of the key.
+    Enqueueing a second one answers with the first one's handle, ``created`` False. The key is free again when
+    the job ends; ``while_dead`` keeps it for a dead one too. ``across_kinds`` leaves the kind out of the key.
 
     >>> Unique(by=["account_id"]).by
     ['account_id']
@@ -129,9 +134,11 @@ class Unique:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """At most ``limit`` units of ``name`` running at once, over the whole fleet; with ``by`` so many for each value of that argument.
+    """At most ``limit`` units of ``name`` running at once, over the whole fleet; with ``by`` so many for each
+    value of that argument.
 
-    A limit of 0 lets nothing start. ``units`` is what one job takes: a number, or the path of an argument that says it.
+    A limit of 0 lets nothing start. ``units`` is what one job takes: a number, or the path of an argument
+    that says it.
 
     >>> Ceiling("account", 2, by="account_id").limit
     2
@@ -154,10 +161,11 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class Rate:
-    """At most ``limit`` units of ``name`` started per span ``per``, over the whole fleet; with ``by`` for each value of that argument.
+    """At most ``limit`` units of ``name`` started per span ``per``, over the whole fleet; with ``by`` for
+    each value of that argument.
 
-    A token bucket that holds ``burst`` units (default: ``limit``). With ``exact=True`` no window of that length ever sees more than
-    ``limit`` starts, a burst included.
+    A token bucket that holds ``burst`` units (default: ``limit``). With ``exact=True`` no window of that
+    length ever sees more than ``limit`` starts, a burst included.
 
     >>> Rate("stripe", 100, per=1).per
     1
@@ -180,7 +188,9 @@ class Rate:
         if to_ms(self.per, f"{where}.per", least=1) > 31 * 86_400_000:
             raise InvalidArgument(f"{where}.per", "is over 31 days")
         if self.exact and self.burst > self.limit:
-            raise InvalidArgument(f"{where}.burst", f"is {self.burst}; an exact rate of {self.limit} cannot burst above it")
+            raise InvalidArgument(
+                f"{where}.burst", f"is {self.burst}; an exact rate of {self.limit} cannot burst above it"
+            )
 
     def policy(self) -> CounterPolicy:
         """The stored form."""
@@ -191,8 +201,8 @@ class Rate:
 class Dependency:
     """A job to wait for, and what becomes of the waiting job if that one does not complete.
 
-    ``job`` is a handle, a key or a caller's own id. ``on``: ``completed``, or ``ended`` for any end. ``otherwise``: ``cancel``,
-    ``hold`` (until it is redriven and completes) or ``go``.
+    ``job`` is a handle, a key or a caller's own id. ``on``: ``completed``, or ``ended`` for any end.
+    ``otherwise``: ``cancel``, ``hold`` (until it is redriven and completes) or ``go``.
     """
 
     job: object
@@ -203,11 +213,15 @@ class Dependency:
         if self.on not in ("completed", "ended"):
             raise InvalidArgument("depends_on", f"on={self.on!r}; it is 'completed' or 'ended'")
         if self.otherwise not in ("cancel", "hold", "go"):
-            raise InvalidArgument("depends_on", f"otherwise={self.otherwise!r}; it is 'cancel', 'hold' or 'go'")
+            raise InvalidArgument(
+                "depends_on", f"otherwise={self.otherwise!r}; it is 'cancel', 'hold' or 'go'"
+            )
 
 
 class Options(TypedDict, total=False):
-    """Everything that ``with_options`` takes; all of it may also stand in ``@app.job``, save what names one job."""
+    """Everything that ``with_options`` takes; all of it may also stand in ``@app.job``, save what names one
+    job.
+    """
 
     queue: str
     priority: int
@@ -262,7 +276,9 @@ class JobOptions:
     connection: object = None
 
     def with_options(self, options: Mapping[str, Any]) -> JobOptions:
-        """These options with others laid over them. Raises InvalidArgument; an unknown name is answered with the nearest."""
+        """These options with others laid over them. Raises InvalidArgument; an unknown name is answered with
+        the nearest.
+        """
         fields: dict[str, Any] = {}
         for name, value in options.items():
             read = _READERS.get(name)
@@ -303,19 +319,25 @@ def _need(counter: Ceiling | Rate, arguments: Mapping[str, Any]) -> Need:
         value = str(value_at(arguments, counter.by, counter.name))
         names.refuse_nul(counter.name, value)
         if len(value) > MAX_COUNTER_VALUE:
-            raise InvalidArgument(counter.name, f"the value of {counter.by!r} is over {MAX_COUNTER_VALUE} characters long")
+            raise InvalidArgument(
+                counter.name, f"the value of {counter.by!r} is over {MAX_COUNTER_VALUE} characters long"
+            )
         key = f"{counter.name}/{value}"
-    units = counter.units if isinstance(counter.units, int) else value_at(arguments, counter.units, counter.name)
+    units = (
+        counter.units if isinstance(counter.units, int) else value_at(arguments, counter.units, counter.name)
+    )
     need = Need(key, _whole(counter.name, units, 1, 1 << 31))
     most = counter.limit if isinstance(counter, Ceiling) or not counter.burst else counter.burst
     if isinstance(counter, Rate) and counter.exact and not counter.burst:
         most = min(counter.limit, 1)
     if need.units > most > 0:
-        raise InvalidArgument(counter.name, f"the job needs {need.units} units and the counter never has more than {most}")
+        raise InvalidArgument(
+            counter.name, f"the job needs {need.units} units and the counter never has more than {most}"
+        )
     return need
 
 
-# Readers: one an option, from what users write to fields ------------------------------------------------------------------
+# Readers: one an option, from what users write to fields ----------------------------------------------------
 
 
 def _queue(value: str) -> dict[str, Any]:
@@ -407,7 +429,9 @@ def _expires(value: Seconds) -> dict[str, Any]:
 
 
 def _retention(value: Retention | Seconds) -> dict[str, Any]:
-    return {"retention": value if isinstance(value, Retention) else Retention(completed=value, cancelled=value)}
+    return {
+        "retention": value if isinstance(value, Retention) else Retention(completed=value, cancelled=value)
+    }
 
 
 def _events(value: str) -> dict[str, Any]:

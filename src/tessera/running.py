@@ -1,4 +1,6 @@
-"""Where an application becomes a worker: its kinds as handlers, its store handles, and what a running job may ask of it."""
+"""Where an application becomes a worker: its kinds as handlers, its store handles, and what a running job may
+ask of it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
 
 
 def make_worker(app: Tessera, settings: Mapping[str, Any]) -> Worker:
-    """A worker for the application's kinds; by default it serves the queues that these kinds name. Raises ConfigError."""
+    """A worker for the application's kinds; by default it serves the queues that these kinds name. Raises
+    ConfigError.
+    """
     chosen = dict(settings)
     chosen.setdefault("queues", sorted({kind.options.queue for kind in app.kinds.values()}) or ["default"])
     return Worker(
@@ -87,14 +91,21 @@ class Services:
         for kind in self._app.kinds.values():
             if what in (kind.name, kind.function):
                 return kind
-        raise InvalidArgument("kind", f"{what!r} is no kind of this application; there are: {', '.join(self._app.kinds)}")
+        raise InvalidArgument(
+            "kind", f"{what!r} is no kind of this application; there are: {', '.join(self._app.kinds)}"
+        )
 
     def _child(self, job: Job, index: int, child: object) -> AddJob:
         if not isinstance(child, Request):
             wanted = "build it with some_kind.job(...)"
             raise InvalidMember(index, InvalidArgument("children", f"is {child!r}; {wanted}"))
         if child.options.connection is not None:
-            raise InvalidMember(index, InvalidArgument("connection", "has no place in a split: it is one commit of the worker's own"))
+            raise InvalidMember(
+                index,
+                InvalidArgument(
+                    "connection", "has no place in a split: it is one commit of the worker's own"
+                ),
+            )
         try:
             store = self._app._store()
             draft = replace(child.draft(store), parent=job.id)
@@ -102,7 +113,9 @@ class Services:
             raise InvalidMember(index, error) from error
         key = key_of_given_id(store.installation, draft.given_id) if draft.given_id else seam.new_id()
         add = add_job(draft, key, QueuePolicy())
-        return replace(add, job=replace(add.job, ext=encode_extras(Extras(split=job.attempt, child_no=index))))
+        return replace(
+            add, job=replace(add.job, ext=encode_extras(Extras(split=job.attempt, child_no=index)))
+        )
 
     def _result(self, child: Job) -> ChildResult:
         value: object = None
@@ -110,7 +123,11 @@ class Services:
             kind = self._app.kinds.get(child.kind)
             value = kind.signature.decode_result(child.result) if kind is not None else None
         return ChildResult(
-            id=child.given_id or show_id(child.id), kind=child.kind, state=child.state, value=value, reason=child.reason
+            id=child.given_id or show_id(child.id),
+            kind=child.kind,
+            state=child.state,
+            value=value,
+            reason=child.reason,
         )
 
 

@@ -1,7 +1,8 @@
 """The one door to time, randomness, ids, sleep and spawn.
 
-Nothing else in Tessera calls ``time``, ``random``, ``uuid`` or ``asyncio.sleep`` (a test looks). So a simulator can put a whole
-fleet of workers, each with a clock of its own, into one process and one seed: it gives each a ``Seam`` of its own with ``use``.
+Nothing else in Tessera calls ``time``, ``random``, ``uuid`` or ``asyncio.sleep`` (a test looks). So a
+simulator can put a whole fleet of workers, each with a clock of its own, into one process and one seed: it
+gives each a ``Seam`` of its own with ``use``.
 """
 
 from __future__ import annotations
@@ -55,11 +56,17 @@ class Seam(Protocol):
         ...
 
     async def start_process(
-        self, argv: Sequence[str], *, env: dict[str, str] | None = None, cwd: str | None = None, inherit: bool = False
+        self,
+        argv: Sequence[str],
+        *,
+        env: dict[str, str] | None = None,
+        cwd: str | None = None,
+        inherit: bool = False,
     ) -> asyncio.subprocess.Process:
         """Start a child with pipes for all three streams, in a process group of its own.
 
-        With ``inherit`` it prints where this process prints; its stdin is a pipe still, which ends when this process does.
+        With ``inherit`` it prints where this process prints; its stdin is a pipe still, which ends when this
+        process does.
         """
         ...
 
@@ -96,7 +103,12 @@ class RealSeam:
         return thread
 
     async def start_process(
-        self, argv: Sequence[str], *, env: dict[str, str] | None = None, cwd: str | None = None, inherit: bool = False
+        self,
+        argv: Sequence[str],
+        *,
+        env: dict[str, str] | None = None,
+        cwd: str | None = None,
+        inherit: bool = False,
     ) -> asyncio.subprocess.Process:
         import asyncio
 
@@ -110,7 +122,9 @@ class RealSeam:
 _real = RealSeam()
 _current: contextvars.ContextVar[Seam] = contextvars.ContextVar("tessera_seam", default=_real)
 _ids: contextvars.ContextVar[_IdMaker | None] = contextvars.ContextVar("tessera_ids", default=None)
-"""Ids of a world of its own: else its clock would mark the ids of the real one, and a seed would not repeat them."""
+"""Ids of a world of its own: else its clock would mark the ids of the real one, and a seed would not repeat
+them.
+"""
 
 
 @contextmanager
@@ -169,9 +183,11 @@ async def start_process(
 
 
 class _IdMaker:
-    """UUIDv7 (RFC 9562, 5.7, method 1): 48 bits of milliseconds, then a counter that starts at a random place.
+    """UUIDv7 (RFC 9562, 5.7, method 1): 48 bits of milliseconds, then a counter that starts at a random
+    place.
 
-    Keys made by one process ascend, so that jobs enqueued together keep their order and indexes grow at one end.
+    Keys made by one process ascend, so that jobs enqueued together keep their order and indexes grow at one
+    end.
     """
 
     def __init__(self) -> None:
@@ -209,5 +225,7 @@ def new_id() -> JobId:
 
 
 def new_incarnation() -> str:
-    """The name of one life of one process: random, so that a restarted worker is never taken for its former self."""
+    """The name of one life of one process: random, so that a restarted worker is never taken for its former
+    self.
+    """
     return random_bytes(9).hex()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import warnings
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -287,6 +289,24 @@ def test_a_store_that_joins_no_transaction_says_so():
         send.with_options(connection=object()).enqueue("ada")
     with pytest.raises(Unsupported):
         app.enqueue_many([send.job("ada")], connection=object())
+
+
+@pytest.mark.capability("P3")
+@pytest.mark.parametrize("bulk", [False, True])
+def test_a_job_in_the_callers_transaction_is_there_if_that_commits(tmp_path: Path, bulk: bool):
+    """INV-4: one is rolled back, and beside it one is committed: else a test could not tell."""
+    path = tmp_path / "work.db"
+    with Tessera(f"sqlite:///{path}?synchronous=normal") as app, closing(sqlite3.connect(path)) as connection:
+        send = declare(app)
+        app.declare()
+        for to, end in (("ada", connection.rollback), ("bob", connection.commit)):
+            connection.execute("BEGIN IMMEDIATE")
+            if bulk:
+                app.enqueue_many([send.job(to)], connection=connection)
+            else:
+                send.with_options(connection=connection).enqueue(to)
+            end()
+        assert [app.jobs.get(job.key, reveal=True).payload["to"] for job in app.jobs.list().jobs] == ["bob"]
 
 
 # Loops ------------------------------------------------------------------------------------------------------

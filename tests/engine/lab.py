@@ -120,7 +120,7 @@ class Lab:
     # Enqueueing -----------------------------------------------------------------------------------------
 
     def draft(self, name: str = "", queue: str = "q", **fields: Any) -> Draft:
-        """A draft of the kind ``work``, whose payload tells it from others; ``terms`` and ``after`` in short."""
+        """A draft of the kind ``work``, whose payload tells it from others."""
         terms = fields.pop("terms", None)
         after = fields.pop("after", ())
         if terms is not None:

@@ -284,6 +284,12 @@ def recoveries(events: Sequence[Event]) -> list[float]:
     return found
 
 
+def busiest_window(instants: Iterable[int], window_ms: int) -> int:
+    """The most starts within any window."""
+    ordered = sorted(instants)
+    return max((bisect_left(ordered, at + window_ms) - place for place, at in enumerate(ordered)), default=0)
+
+
 def percentile(values: Sequence[float], part: float) -> float:
     """The smallest value that so large a part of them does not exceed; nan of none."""
     ordered = sorted(values)

@@ -114,5 +114,11 @@ def handle_key(handle: Handle[object]) -> str:
     return show_id(handle.key)
 
 
+def main(argument: str) -> int:
+    """Produce until the plan is fulfilled or SIGTERM comes."""
+    Producer(msgspec.json.decode(argument, type=Plan)).run()
+    return 0
+
+
 if __name__ == "__main__":
-    Producer(msgspec.json.decode(sys.argv[1], type=Plan)).run()
+    sys.exit(main(sys.argv[1]))

@@ -6,11 +6,13 @@ Everything that is started here is known by its pid and is gone when the rig clo
 from __future__ import annotations
 
 import os
+import queue
 import random
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -25,7 +27,7 @@ from tessera.model.queries import Filter, Page
 from tessera.model.states import State
 from tessera.store.protocol import run_blocking
 from tessera.store.sqlite import SqliteFile, SqliteStore
-from tests.faults import checker, history
+from tests.faults import checker, history, nursery
 from tests.faults.history import Event, History
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -37,39 +39,131 @@ QUIET: Final = (State.COMPLETED, State.DEAD, State.CANCELLED, State.QUARANTINED)
 class Process:
     """One process that was started here."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], name: str, path: Path) -> None:
-        self._popen = popen
+    def __init__(self, pid: int, name: str, path: Path) -> None:
+        self.pid = pid
         self.name = name
         self.path = path
         """Its history."""
-
-    @property
-    def pid(self) -> int:
-        return self._popen.pid
+        self.status: int | None = None
+        """How it ended: an exit status, or a signal as a negative number; None while it lives."""
+        self._ended = threading.Event()
 
     @property
     def is_alive(self) -> bool:
         """Whether it has not ended yet."""
-        return self._popen.poll() is None
+        return not self._ended.is_set()
+
+    def has_ended(self, status: int) -> None:
+        """Note how."""
+        self.status = status
+        self._ended.set()
 
     def send(self, number: int) -> None:
-        """Send a signal to the process alone."""
-        with suppress(ProcessLookupError):
-            self._popen.send_signal(number)
+        """Send a signal to the process alone, if it is there."""
+        if self.is_alive:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def wait(self, seconds: float = PATIENCE) -> int:
-        """Its exit status."""
-        return self._popen.wait(seconds)
-
-    def end(self) -> None:
-        """Kill it and whatever is left of its process group, and reap it."""
-        self.send(signal.SIGCONT)
-        self.send(signal.SIGKILL)
-        self._popen.wait(PATIENCE)
+        """How it ended."""
+        assert self._ended.wait(seconds), f"{self.name} (pid {self.pid}) did not end within {seconds:g} s"
+        assert self.status is not None
+        return self.status
 
     def events(self) -> list[Event]:
         """What it has written down so far."""
         return history.read_file(self.path) if self.path.exists() else []
+
+
+class Born:
+    """The rig's end of a nursery."""
+
+    def __init__(self, folder: Path) -> None:
+        # Coverage of what is killed at random says nothing, and doubles the time of a start.
+        env = {k: v for k, v in os.environ.items() if not k.startswith("COVERAGE_")}
+        with (folder / "nursery.log").open("wb") as log:
+            self._nursery = subprocess.Popen(
+                [sys.executable, "-m", "tests.faults.nursery"],
+                cwd=ROOT,
+                env=env,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        self._births: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._processes: dict[int, Process] = {}
+        self._early: dict[int, int] = {}
+        self._lock = threading.Lock()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def bear(self, birth: nursery.Birth, name: str) -> Process:
+        """Have a process started."""
+        assert self._nursery.stdin is not None
+        self._nursery.stdin.write(msgspec.json.encode(birth) + b"\n")
+        self._nursery.stdin.flush()
+        process = Process(self._births.get(timeout=PATIENCE), name, Path(birth.history))
+        with self._lock:
+            self._processes[process.pid] = process
+            if process.pid in self._early:
+                process.has_ended(self._early.pop(process.pid))
+        return process
+
+    def close(self) -> None:
+        """End all that is left."""
+        for process in self._processes.values():
+            process.send(signal.SIGKILL)
+        for process in self._processes.values():
+            process.wait()
+        assert self._nursery.stdin is not None
+        assert self._nursery.stdout is not None
+        self._nursery.stdin.close()
+        self._nursery.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        self._nursery.stdout.close()
+
+    def _read(self) -> None:
+        assert self._nursery.stdout is not None
+        for line in self._nursery.stdout:
+            news = msgspec.json.decode(line, type=nursery.News)
+            if news.status is None:
+                self._births.put(news.pid)
+                continue
+            with self._lock:
+                process = self._processes.get(news.pid)
+                if process is None:
+                    self._early[news.pid] = news.status
+                else:
+                    process.has_ended(news.status)
+
+
+class Pulse:
+    """How late this machine is: what a small write to its disk, ten times a second, ever took.
+
+    A bound on the time that Tessera takes holds on a machine that gives it the time. Others work here too.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.worst_seconds = 0.0
+        self._path = path
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop measuring."""
+        self._closed.set()
+        self._thread.join(PATIENCE)
+
+    def _run(self) -> None:
+        with self._path.open("wb", buffering=0) as file:
+            due = time.monotonic()
+            while not self._closed.is_set():
+                file.write(b"x" * 4_096)
+                os.fsync(file.fileno())
+                self.worst_seconds = max(self.worst_seconds, time.monotonic() - due)
+                due = time.monotonic() + 0.1
+                self._closed.wait(0.1)
 
 
 class Rig:
@@ -83,6 +177,8 @@ class Rig:
         self.seed = int.from_bytes(os.urandom(4), "big")
         self.random = random.Random(self.seed)
         self.own = History(folder / "rig.history", "rig")
+        self.pulse = Pulse(folder / "pulse")
+        self._born = Born(folder)
         self._store: SqliteStore | None = None
         print(f"seed {self.seed}")
 
@@ -90,29 +186,19 @@ class Rig:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in self.processes:
-            process.end()
+        self._born.close()
+        self.pulse.close()
         self.close_store()
         self.own.close()
 
     # Processes --------------------------------------------------------------------------------------------------------
 
-    def start(self, module: str, argument: object, name: str = "") -> Process:
-        """Start ``python -m tests.faults.<module>`` with a history of its own."""
-        name = f"{name or module}-{len(self.processes)}"
-        path = self.folder / f"{name}.history"
-        # Coverage in a child that is killed at random measures nothing and doubles its start.
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("COVERAGE_", "COV_CORE_"))}
-        with (self.folder / f"{name}.log").open("wb") as log:
-            popen = subprocess.Popen(
-                [sys.executable, "-m", f"tests.faults.{module}", msgspec.json.encode(argument).decode()],
-                cwd=ROOT,
-                env={**env, history.VARIABLE: str(path), "PYTHONFAULTHANDLER": ""},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        process = Process(popen, name, path)
+    def start(self, module: str, argument: object) -> Process:
+        """Start a process, with a history and a log of its own."""
+        name = f"{module}-{len(self.processes)}"
+        told = msgspec.json.encode(argument).decode()
+        path, log = self.folder / f"{name}.history", self.folder / f"{name}.log"
+        process = self._born.bear(nursery.Birth(module, told, str(path), str(log)), name)
         self.processes.append(process)
         return process
 

@@ -24,7 +24,7 @@ def test_no_acknowledged_job_is_lost_and_none_runs_after_completion_when_workers
     """T-kill. INV-1, INV-2, INV-5, INV-6, INV-7, INV-11."""
     with Rig(tmp_path, synchronous="full") as rig:
         workers = [_worker(rig) for _ in range(4)]
-        producers = [rig.producer(MIX, rate=6) for _ in range(3)]
+        producers = [rig.producer(MIX, rate=9) for _ in range(3)]
         kills = 0
         end = time.monotonic() + LOAD_SECONDS
         while (now := time.monotonic()) < end:
@@ -49,9 +49,10 @@ def test_no_acknowledged_job_is_lost_and_none_runs_after_completion_when_workers
             runs_cut_short=len(again),
             rerun_median=checker.percentile(again, 0.5),
             rerun_p99=checker.percentile(again, 0.99),
+            machine_late=rig.pulse.worst_seconds,
         )
         assert len(again) >= 20, f"{len(again)} runs were cut short: too few to say anything"
-        assert checker.percentile(again, 0.99) <= LEASE + 2
+        assert checker.percentile(again, 0.99) <= LEASE + 2 + rig.pulse.worst_seconds
         assert any(row.crashes for row in rows.values())
         assert any(row.failures for row in rows.values())
 

@@ -10,9 +10,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import cached_property
 from pathlib import Path
 from typing import NoReturn
 
+import msgspec
 from msgspec.structs import replace
 
 from tessera import Ceiling, Context, Rate, Retry, Tessera
@@ -20,7 +22,7 @@ from tessera.connect import Backend, connect
 from tessera.kinds import JobKind
 from tessera.model.changes import Answer, Done, EditJob, Group, Held, Lapsed, MoveJob
 from tessera.model.ids import show_id
-from tessera.model.job import Job, Terms
+from tessera.model.job import Job, Terms, encode_terms
 from tessera.model.queries import Claimed, ClaimRequest
 from tessera.options import JobOptions
 from tessera.store.protocol import Store
@@ -43,8 +45,10 @@ _STURDY = 1_000
 class QuickAfterCrash(JobOptions):
     """The wait after a crash has no public option; a test cannot wait 15 s for each."""
 
-    def terms(self, schema_version: int = 1) -> Terms:
-        return replace(super().terms(schema_version), crash_backoff_ms=CRASH_BACKOFF_MS)
+    @cached_property
+    def body(self) -> bytes:
+        usual = msgspec.msgpack.decode(super().body, type=Terms)
+        return encode_terms(replace(usual, crash_backoff_ms=CRASH_BACKOFF_MS))
 
 
 # Handlers -------------------------------------------------------------------------------------------------------------

@@ -17,9 +17,11 @@ from tessera.rules.admission import (
     impossible,
     is_idle,
     looks_again_at,
+    most_units,
     refund,
     settled_level,
     take,
+    units_in_use,
 )
 
 T = 1_000_000
@@ -244,3 +246,16 @@ def test_a_need_above_what_the_counter_can_ever_give_is_told_apart_from_a_full_o
     )
     assert not impossible(Rate(0, 1_000), Need("k", 3))
     assert not impossible(None, Need("k", 3))
+
+
+def test_a_unit_of_a_rate_is_in_use_until_the_whole_of_it_is_back():
+    counter = take(rate(2, per_ms=1_000), 2, T, woken=False)
+    assert [units_in_use(counter, T + ms) for ms in (0, 1, 499, 500, 999, 1_000)] == [2, 2, 2, 1, 1, 0]
+
+
+def test_what_is_in_use_and_what_is_free_are_all_there_is():
+    rates = (Rate(3, 1_000), Rate(3, 1_000, burst=7), Rate(3, 1_000, exact=True), Rate(0, 1_000))
+    for policy in (Ceiling(3), *rates):
+        counter = take(configure(Counter(key="k"), policy, 1, T), min(1, most_units(policy)), T, woken=False)
+        for ms in (0, 1, 400, 5_000):
+            assert units_in_use(counter, T + ms) + free_units(counter, T + ms) == most_units(policy)

@@ -29,7 +29,7 @@ def client(request: pytest.FixtureRequest) -> Client:
 
 @pytest.fixture
 def sibling(app: Tessera) -> Iterator[Callable[[], Tessera]]:
-    """Makes further applications on the same store, as other programs have: other code, nothing shared but the rows."""
+    """Makes further applications on the same store, as other programs have: other code, the same rows."""
     made: list[Tessera] = []
 
     def make() -> Tessera:

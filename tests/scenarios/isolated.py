@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
+import threading
 from pathlib import Path
 
 
@@ -12,10 +12,10 @@ def is_killed(n: int = 0) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def waits(started: str) -> None:
+def waits(started: str) -> None:
     """Writes down who it is, and waits until it is stopped."""
     Path(started).write_text(str(os.getpid()))
-    await asyncio.sleep(30)
+    threading.Event().wait(30)
 
 
 def is_alive(pid: int) -> bool:

@@ -1,5 +1,5 @@
-"""What the scenarios share: both colours of the client behind one call, a worker with short times, and waiting for things
-by name."""
+"""What the scenarios share: both colours of the client behind one call, a worker with short times, and
+waiting for things by name."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def logged(app: Tessera, caplog: pytest.LogCaptureFixture, text: str) -> l
 
 
 async def vanish(app: Tessera, *, lease_ms: int = 250, count: int = 1) -> list[Job]:
-    """What a worker leaves behind that claims jobs and is never heard of again: the jobs, held by nobody alive."""
+    """What a worker leaves behind that claims jobs and is never heard of again: jobs held by nobody alive."""
     claimer = Claimer(await app._astore(), Policies(), holder="vanished", lease_ms=lease_ms, kinds=None)
     jobs = (await claimer.claim(["default"], count, counted_limit=count)).jobs
     assert len(jobs) == count

@@ -47,7 +47,7 @@ async def are_inside(app: Tessera, crowd: Crowd, *names: Any) -> None:
     await until(app, holds, f"{names} to run together, there are {crowd.inside}")
 
 
-# Limits ---------------------------------------------------------------------------------------------------------
+# Limits -----------------------------------------------------------------------------------------------------
 
 
 async def test_a_rate_sets_aside_what_is_too_much_and_charges_no_attempt(app: Tessera, client: Client):
@@ -102,7 +102,9 @@ async def test_all_limits_of_a_job_have_room_or_none_is_charged(app: Tessera):
             await handle.aresult(10)
 
 
-async def test_a_job_takes_as_many_units_as_it_costs_and_more_than_there_are_is_refused(app: Tessera, client: Client):
+async def test_a_job_takes_as_many_units_as_it_costs_and_more_than_there_are_is_refused(
+    app: Tessera, client: Client
+):
     """A3, save the correction of an estimate afterwards, which is not built."""
     crowd = Crowd()
 
@@ -166,7 +168,7 @@ async def test_a_vanished_worker_gives_its_place_back_when_its_lease_is_over(app
         assert (await reaches(app, lost, State.SCHEDULED)).crashes == 1
 
 
-# Order ----------------------------------------------------------------------------------------------------------
+# Order ------------------------------------------------------------------------------------------------------
 
 
 async def ran(app: Tessera, queues: dict[str, int], settings: dict[str, Any]) -> list[str]:
@@ -177,7 +179,9 @@ async def ran(app: Tessera, queues: dict[str, int], settings: dict[str, Any]) ->
     async def mark(queue: str) -> None:
         order.append(queue)
 
-    jobs = [mark.with_options(queue=queue).job(queue) for queue, count in queues.items() for _ in range(count)]
+    jobs = [
+        mark.with_options(queue=queue).job(queue) for queue, count in queues.items() for _ in range(count)
+    ]
     handles = await app.aenqueue_many(jobs)
     async with working(app, concurrency=1, prefetch=0, **settings):
         for handle in handles:
@@ -222,7 +226,7 @@ async def test_a_tenant_with_few_jobs_does_not_wait_for_one_with_many(app: Tesse
     assert max(place for place, who in enumerate(order) if who == "quiet") < 8
 
 
-# Prefetch -------------------------------------------------------------------------------------------------------
+# Prefetch ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.capability("A9")
@@ -244,7 +248,9 @@ async def test_without_prefetch_nothing_is_claimed_that_cannot_start(app: Tesser
 
 
 @pytest.mark.capability("A9")
-async def test_by_default_a_worker_holds_ahead_what_it_does_in_a_second_and_nothing_of_slow_work(app: Tessera):
+async def test_by_default_a_worker_holds_ahead_what_it_does_in_a_second_and_nothing_of_slow_work(
+    app: Tessera,
+):
     ahead: list[int] = []
     crowd = Crowd()
 
@@ -310,7 +316,7 @@ async def test_a_job_under_a_limit_is_claimed_for_a_free_slot_only(app: Tessera)
             await handle.aresult(10)
 
 
-# Quarantine -----------------------------------------------------------------------------------------------------
+# Quarantine -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.capability("A10")
@@ -333,7 +339,7 @@ async def test_a_payload_that_crashed_three_runs_is_set_apart_until_a_person_rel
     assert told[0] == "quarantined"
 
 
-# Empty polls ----------------------------------------------------------------------------------------------------
+# Empty polls ------------------------------------------------------------------------------------------------
 
 
 class Watched:
@@ -393,7 +399,9 @@ async def test_where_nothing_notifies_empty_claims_come_ever_more_rarely(app: Te
             await store.asked_again()
         gaps, full = store.gaps[:7], [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
         assert all(gap >= 0.74 * most for gap, most in zip(gaps, full, strict=True))
-        assert any(gap < most for gap, most in zip(gaps, full, strict=True))  # jitter: earlier than the full time
+        assert any(
+            gap < most for gap, most in zip(gaps, full, strict=True)
+        )  # jitter: earlier than the full time
         await (await work.aenqueue()).aresult(10)
         found = len(store.claims)
         while len(store.claims) < found + 2:

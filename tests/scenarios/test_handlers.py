@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
@@ -26,7 +25,7 @@ class Page:
 HOWS = ["coroutine", "plain"]
 
 
-# H1 -------------------------------------------------------------------------------------------------------------
+# H1 ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.capability("H1")
@@ -71,13 +70,20 @@ async def test_a_payload_that_does_not_fit_ends_the_job_before_user_code_and_wit
     assert (job.reason, job.attempt, job.failures, ran) == ("undecodable", 1, 0, [])
 
 
-# H9 -------------------------------------------------------------------------------------------------------------
+# H9 ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.capability("H9")
 @pytest.mark.parametrize("how", HOWS)
 async def test_whatever_a_handler_raises_is_a_failure_by_name_and_the_worker_stays(app: Tessera, how: str):
-    errors = [ValueError, SystemExit, KeyboardInterrupt, RecursionError, GeneratorExit, asyncio.CancelledError]
+    errors = [
+        ValueError,
+        SystemExit,
+        KeyboardInterrupt,
+        RecursionError,
+        GeneratorExit,
+        asyncio.CancelledError,
+    ]
 
     async def coroutine(n: int) -> None:
         raise errors[n]("no such page")
@@ -99,7 +105,7 @@ async def test_whatever_a_handler_raises_is_a_failure_by_name_and_the_worker_sta
         assert await (await good.aenqueue()).aresult(10) == "still here"
 
 
-# H12 to H15 -----------------------------------------------------------------------------------------------------
+# H12 to H15 -------------------------------------------------------------------------------------------------
 
 
 async def test_what_a_handler_says_is_readable_while_it_runs_and_afterwards(app: Tessera):
@@ -146,7 +152,7 @@ async def test_a_result_is_the_value_by_its_annotation_and_lives_as_long_as_the_
     assert "result" not in {name for name in listed.__struct_fields__ if getattr(listed, name)}
 
 
-# H16 ------------------------------------------------------------------------------------------------------------
+# H16 --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.capability("H16")
@@ -180,7 +186,7 @@ async def test_an_attempts_own_data_hides_the_workers_and_is_no_other_attempts(a
     assert worker.data == {"db": "the worker's"}
 
 
-# H17 ------------------------------------------------------------------------------------------------------------
+# H17 --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", HOWS)
@@ -203,13 +209,15 @@ async def test_a_handler_enqueues_with_its_workers_application(app: Tessera, how
 
     kind = app.job({"coroutine": coroutine, "plain": plain}[how])
     async with working(app):
-        follow_on = await app.jobs.ahandle(await (await kind.aenqueue()).aresult(10))
+        name = await (await kind.aenqueue()).aresult(10)
+        assert isinstance(name, str)
+        follow_on = await app.jobs.ahandle(name)
         assert await follow_on.aresult(10) == "to ada"
     job = await follow_on.aget()
     assert (job.queue, job.tags) == ("mail", ("eu",))
 
 
-# H20 ------------------------------------------------------------------------------------------------------------
+# H20 --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.capability("H20")

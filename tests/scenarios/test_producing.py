@@ -52,11 +52,13 @@ def ship(app: Tessera) -> Any:
     return ship
 
 
-# P1 -------------------------------------------------------------------------------------------------------------
+# P1 ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.capability("P1")
-async def test_arguments_are_cast_and_completed_when_the_job_is_built(app: Tessera, client: Client, ship: Any):
+async def test_arguments_are_cast_and_completed_when_the_job_is_built(
+    app: Tessera, client: Client, ship: Any
+):
     given = {"to": {"town": "Bern"}, "weight": "1.20", "size": "l"}
     handle = await client(ship, "enqueue", given, at="2026-11-30T12:00:00Z", insured=1)
     payload = (await client(app.jobs, "get", handle, reveal=True)).payload
@@ -65,7 +67,9 @@ async def test_arguments_are_cast_and_completed_when_the_job_is_built(app: Tesse
         "at": "2026-11-30T12:00:00Z",
         "insured": 1.0,
     }
-    plain = await client(ship, "enqueue", Parcel(Address("Bern"), Decimal(2)), datetime(2026, 11, 30, tzinfo=UTC))
+    plain = await client(
+        ship, "enqueue", Parcel(Address("Bern"), Decimal(2)), datetime(2026, 11, 30, tzinfo=UTC)
+    )
     payload = (await client(app.jobs, "get", plain, reveal=True)).payload
     assert (payload["parcel"]["size"], payload["insured"]) == ("s", 0.5)
 
@@ -75,8 +79,14 @@ async def test_arguments_are_cast_and_completed_when_the_job_is_built(app: Tesse
     "arguments, words",
     [
         ({"parcel": {"to": {"town": 3}, "weight": "1"}, "at": "2026-11-30T12:00:00Z"}, "parcel: .*town"),
-        ({"parcel": {"to": {"town": "Bern"}, "weight": "1", "size": "m"}, "at": "2026-11-30T12:00:00Z"}, "parcel: .*size"),
-        ({"parcel": {"to": {"town": "Bern"}, "weight": "heavy"}, "at": "2026-11-30T12:00:00Z"}, "parcel: .*weight"),
+        (
+            {"parcel": {"to": {"town": "Bern"}, "weight": "1", "size": "m"}, "at": "2026-11-30T12:00:00Z"},
+            "parcel: .*size",
+        ),
+        (
+            {"parcel": {"to": {"town": "Bern"}, "weight": "heavy"}, "at": "2026-11-30T12:00:00Z"},
+            "parcel: .*weight",
+        ),
         ({"parcel": {"to": {"town": "Bern"}, "weight": "1"}}, "at: is missing"),
         ({"parcel": {"to": {"town": "Bern"}, "weight": "1"}, "at": "soon"}, "at: "),
     ],
@@ -90,7 +100,7 @@ async def test_a_wrong_argument_is_named_before_the_store_is_called(
     assert app._backend is None  # never so much as opened
 
 
-# P2 -------------------------------------------------------------------------------------------------------------
+# P2 ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -103,7 +113,9 @@ def note(app: Tessera) -> Any:
 
 
 @pytest.mark.capability("P2")
-async def test_one_conflicting_member_of_a_bulk_call_stores_none_and_is_named(app: Tessera, client: Client, note: Any):
+async def test_one_conflicting_member_of_a_bulk_call_stores_none_and_is_named(
+    app: Tessera, client: Client, note: Any
+):
     await client(note.with_options(id="taken"), "enqueue", 1)
     jobs = [note.job(2), note.with_options(id="taken").job(3), note.job(4)]
     with pytest.raises(InvalidMember, match=r"jobs\[1\].*'taken'"):
@@ -129,11 +141,13 @@ async def test_a_bulk_call_may_skip_what_is_there(app: Tessera, client: Client, 
     assert [handle.created for handle in handles] == [True, False]
 
 
-# P5 -------------------------------------------------------------------------------------------------------------
+# P5 ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.capability("P5")
-async def test_the_same_id_and_content_is_the_job_that_is_there_in_every_state(app: Tessera, client: Client, note: Any):
+async def test_the_same_id_and_content_is_the_job_that_is_there_in_every_state(
+    app: Tessera, client: Client, note: Any
+):
     order = note.with_options(id="order-17")
     first = await client(order, "enqueue", 1)
     again = await client(order.with_options(priority=9), "enqueue", 1)
@@ -142,7 +156,7 @@ async def test_the_same_id_and_content_is_the_job_that_is_there_in_every_state(a
     async with working(app):
         await first.aresult(10)
     assert not (await client(order, "enqueue", 1)).created
-    with pytest.raises(IdConflict, match="order-17.*payload"):
+    with pytest.raises(IdConflict, match=r"order-17.*payload"):
         await client(order, "enqueue", 2)
 
 
@@ -169,7 +183,7 @@ async def test_an_id_that_is_not_safe_everywhere_is_refused(note: Any, bad: str)
         note.with_options(id=bad)
 
 
-# P7, P8, P9 -----------------------------------------------------------------------------------------------------
+# P7, P8, P9 -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.capability("P7")
@@ -191,7 +205,7 @@ async def test_tags_are_at_most_32_short_ascii_words(app: Tessera, client: Clien
     handle = await client(note.with_options(tags=[*many, "t0"]), "enqueue")
     assert (await client(app.jobs, "get", handle)).tags == tuple(many)
     for bad in ([*many, "one-more"], [""], ["a b"], ["ä"], ["x" * 65]):
-        with pytest.raises(InvalidArgument, match="^tags: "):
+        with pytest.raises(InvalidArgument, match=r"^tags: "):
             note.with_options(tags=bad)
 
 
@@ -210,10 +224,13 @@ async def test_a_higher_priority_number_runs_first(app: Tessera, client: Client)
 
 
 @pytest.mark.capability("P9")
-async def test_a_delay_is_kept_to_the_millisecond_and_the_job_runs_then(app: Tessera, client: Client, note: Any):
+async def test_a_delay_is_kept_to_the_millisecond_and_the_job_runs_then(
+    app: Tessera, client: Client, note: Any
+):
     handle = await client(note.with_options(delay=timedelta(milliseconds=123)), "enqueue")
     seen: JobView = await client(app.jobs, "get", handle)
-    assert seen.due_at is not None and seen.created_at is not None
+    assert seen.due_at is not None
+    assert seen.created_at is not None
     assert seen.due_at - seen.created_at == timedelta(milliseconds=123)
     async with working(app):
         await handle.aresult(10)
@@ -223,22 +240,26 @@ async def test_a_delay_is_kept_to_the_millisecond_and_the_job_runs_then(app: Tes
 
 
 @pytest.mark.capability("P9")
-async def test_a_time_to_run_at_needs_a_zone_and_a_delay_must_not_vanish(app: Tessera, client: Client, note: Any):
+async def test_a_time_to_run_at_needs_a_zone_and_a_delay_must_not_vanish(
+    app: Tessera, client: Client, note: Any
+):
     at = datetime(2030, 1, 1, 12, tzinfo=UTC)
     handle = await client(note.with_options(run_at=at), "enqueue")
     seen = await client(app.jobs, "get", handle)
     assert (seen.state, seen.due_at) == (State.SCHEDULED, at)
     with pytest.raises(InvalidArgument, match="run_at: is a naive datetime"):
         note.with_options(run_at=datetime(2030, 1, 1, 12))
-    with pytest.raises(InvalidArgument, match="delay: .*rounds to no milliseconds"):
+    with pytest.raises(InvalidArgument, match=r"delay: .*rounds to no milliseconds"):
         note.with_options(delay=0.0004)
 
 
-# P10, P11 -------------------------------------------------------------------------------------------------------
+# P10, P11 ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.capability("P10")
-async def test_a_pending_job_waits_for_a_promote_and_holds_its_unique_key(app: Tessera, client: Client, note: Any):
+async def test_a_pending_job_waits_for_a_promote_and_holds_its_unique_key(
+    app: Tessera, client: Client, note: Any
+):
     once = note.with_options(unique=True)
     pending = await client(once.with_options(pending=True), "enqueue", 1)
     assert not (await client(once, "enqueue", 1)).created
@@ -278,7 +299,7 @@ async def test_without_retention_a_completed_job_leaves_no_row(
     assert [job.id for job in (await client(app.jobs, "list")).jobs] == [kept.id]
 
 
-# P12, P16 -------------------------------------------------------------------------------------------------------
+# P12, P16 ---------------------------------------------------------------------------------------------------
 
 
 async def test_a_duplicate_of_a_live_job_is_answered_with_it_until_it_has_ended(app: Tessera, client: Client):
@@ -316,11 +337,13 @@ async def test_a_unique_key_is_of_one_kind_unless_it_is_said_to_span_them(app: T
         assert (first.created, other.created, other == first) == (True, second, not second)
 
 
-# P24 ------------------------------------------------------------------------------------------------------------
+# P24 --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.capability("P24")
-async def test_a_result_is_waited_for_through_retries_and_is_there_at_once_later(app: Tessera, client: Client):
+async def test_a_result_is_waited_for_through_retries_and_is_there_at_once_later(
+    app: Tessera, client: Client
+):
     @app.job(retry=Retry(max_attempts=3, base=0.02))
     async def fetch() -> int:
         tries.append(1)
@@ -336,7 +359,9 @@ async def test_a_result_is_waited_for_through_retries_and_is_there_at_once_later
 
 
 @pytest.mark.capability("P24")
-async def test_a_wait_that_runs_out_or_is_given_up_leaves_the_job_alone(app: Tessera, client: Client, note: Any):
+async def test_a_wait_that_runs_out_or_is_given_up_leaves_the_job_alone(
+    app: Tessera, client: Client, note: Any
+):
     handle = await client(note, "enqueue", 5)
     with pytest.raises(ResultTimeout):
         await client(handle, "result", 0.05)

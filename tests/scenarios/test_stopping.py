@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from tessera import Context, Handle, Retry, State, Tessera, Worker
+from tessera.engine import inspecting
+from tessera.store.protocol import Store
 from tests.scenarios import isolated
 from tests.scenarios.rig import PATIENCE, QUICK, Client, logged, reaches, signalled, until, working
 
@@ -72,7 +74,7 @@ def running(app: Tessera, tmp_path: Path):
 SORTS = ["coroutine", "thread", "process"]
 
 
-# H7, H8 ---------------------------------------------------------------------------------------------------------
+# H7, H8 -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.asyncio
@@ -134,13 +136,15 @@ async def test_a_job_that_did_not_start_in_time_after_its_due_time_never_does(ap
     assert ran == [2]
 
 
-# Cancelling -----------------------------------------------------------------------------------------------------
+# Cancelling -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("draining", [False, True], ids=["at work", "draining"])
 @pytest.mark.parametrize("how", SORTS)
-async def test_one_cancel_stops_every_sort_of_handler(app: Tessera, running: Running, how: str, draining: bool):
+async def test_one_cancel_stops_every_sort_of_handler(
+    app: Tessera, running: Running, how: str, draining: bool
+):
     """U3, for the holders there are: remote ones are to come."""
     handle = await running.enqueue(how)
     async with working(app, grace_seconds=60) as worker:
@@ -175,7 +179,7 @@ async def test_a_hard_cancel_takes_the_lease_and_nothing_of_that_run_is_written(
     assert (job.state, job.failures, job.crashes, job.progress) == (State.CANCELLED, 0, 0, before.progress)
 
 
-# H10 ------------------------------------------------------------------------------------------------------------
+# H10 --------------------------------------------------------------------------------------------------------
 
 
 async def drains(app: Tessera, worker: Worker) -> None:
@@ -234,7 +238,8 @@ def test_the_first_signal_is_graceful_and_the_second_is_not(
     app: Tessera, sibling: Callable[[], Tessera], number: signal.Signals
 ):
     begun, beside = threading.Event(), sibling()
-    seen: list[str] = []
+    states: list[str] = []
+    pause = threading.Event()
 
     @app.job
     async def work() -> None:
@@ -244,13 +249,9 @@ def test_the_first_signal_is_graceful_and_the_second_is_not(
     def send_twice() -> None:
         assert begun.wait(PATIENCE)
         os.kill(os.getpid(), number)
-        for _ in range(1_000):
-            [queue] = [each for each in beside.queues.list() if each.name == "default"]
-            seen.append(beside.jobs.get(handle).state)
-            if beside._run(lambda store: _states(store)) == ["draining"]:
-                break
-            threading.Event().wait(0.01)
-        assert queue.workers == 1
+        while "draining" not in beside._run(worker_states):
+            pause.wait(0.01)
+        states.append(handle.get().state)
         os.kill(os.getpid(), number)
 
     handle = beside.job(kind="work")(work.function).enqueue()
@@ -258,18 +259,16 @@ def test_the_first_signal_is_graceful_and_the_second_is_not(
     sender.start()
     assert app.run_worker(**{**QUICK, "grace_seconds": 60}) == 0
     sender.join(PATIENCE)
-    assert seen[-1] is State.RUNNING  # after the first one it was let go on
+    assert states == [State.RUNNING]  # after the first one it was let go on
     job = beside.jobs.get(handle)
     assert (job.state, job.ends[-1].end, job.failures) == (State.AVAILABLE, "released", 0)
 
 
-async def _states(store: Any) -> list[str]:
-    from tessera.engine import inspecting
-
+async def worker_states(store: Store) -> list[str]:
     return [worker.state for worker in await inspecting.workers(store)]
 
 
-# U4 -------------------------------------------------------------------------------------------------------------
+# U4 ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.asyncio

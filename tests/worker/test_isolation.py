@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,9 @@ from tessera.model.errors import StoreUnavailable
 from tessera.model.job import extras_of
 from tessera.model.states import State
 from tessera.worker import isolation
+from tests.shape.source_rules import ROOT
 from tests.worker import isolated
-from tests.worker.rig import Rig, logged
+from tests.worker.rig import Rig, logged, seconds
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.capability("H21")]
 
@@ -301,3 +304,62 @@ async def test_a_child_ends_by_itself_when_its_worker_is_gone(rig, tmp_path):
         [child] = worker._parts.executor.children._all
         child._process.stdin.close()
         await rig.until(lambda: not alive(int(started.read_text())) and not alive(int(program.read_text())))
+
+
+SCRIPT = """
+import asyncio
+from tests.worker.rig import Rig
+
+def in_the_script(n: int) -> int:
+    return n + 1
+
+async def main() -> None:
+    rig = Rig()
+    await rig.store.open()
+    rig.kind(in_the_script, isolation="process")
+    async with rig.working():
+        job = await rig.enqueue("in_the_script", n=41)
+        await rig.ends(job)
+    print(rig.result(job))
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+async def test_a_handler_of_the_main_script_is_found(tmp_path):
+    script = tmp_path / "work.py"
+    script.write_text(SCRIPT)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(script),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    async with seconds(30, "the script to end"):
+        out, _ = await process.communicate()
+    assert out.strip() == b"42"
+
+
+async def test_a_child_sees_stop_while_its_handler_is_being_imported(rig, tmp_path, monkeypatch):
+    """SIGTERM comes before there is a handler to interrupt; the handler then does not begin."""
+    module = tmp_path / "slow_to_import.py"
+    begun, went_on = tmp_path / "begun", tmp_path / "went_on"
+    module.write_text(
+        "import time\nfrom pathlib import Path\n"
+        f"Path({str(begun)!r}).touch()\ntime.sleep(2.5)\n"
+        f"def late() -> None:\n    Path({str(went_on)!r}).touch()\n"
+    )
+
+    def late() -> None: ...
+
+    late.__module__, late.__qualname__ = "slow_to_import", "late"
+    rig.kind(late, isolation="process")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    async with rig.working(cancel_grace_seconds=20):
+        job = await rig.enqueue("late")
+        await rig.until(begun.exists)
+        await rig.cancel(job)
+        await rig.ends(job, State.CANCELLED)
+    assert not went_on.exists()

@@ -347,3 +347,33 @@ async def test_dropping_an_old_lease_leaves_the_new_one_of_the_same_job():
     [new] = leases.add([old.job], 50.0)
     leases.drop([old])
     assert leases.get(old.job.id) is new
+
+
+@pytest.mark.capability("R3")
+async def test_a_job_does_not_run_beside_its_own_former_run(rig):
+    """Its lease was lost, this worker claims it again, and the thread of the first run cannot be stopped."""
+    gate = threading.Event()
+    running: list[int] = []
+    most: list[int] = []
+
+    def deaf(ctx: Context) -> str:
+        running.append(ctx.attempt)
+        most.append(len(running))
+        if ctx.attempt == 1:
+            gate.wait(10)
+        running.remove(ctx.attempt)
+        return f"attempt {ctx.attempt}"
+
+    rig.kind(deaf)
+    async with rig.working(lease_seconds=30) as worker:
+        job = await rig.enqueue("deaf")
+        await rig.until(lambda: running)
+        await take_away(rig, job)
+        await rig.until(lambda: rig.job(job).state is State.SCHEDULED)
+        row = rig.job(job)
+        assert (row.failures, row.crashes, row.ends[-1].end) == (0, 0, "released")
+        assert worker.stats.fenced == 1
+        gate.set()
+        await rig.until(lambda: rig.job(job).is_final)
+    assert max(most) == 1
+    assert rig.result(job) == "attempt 3"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
 
 import pytest
@@ -16,6 +17,7 @@ from tessera.worker.attempt import Stop
 from tessera.worker.context import Context
 from tessera.worker.signals import stops_on_signals
 from tessera.worker.verdict import when_stopped
+from tests.shape.source_rules import ROOT
 from tests.worker.rig import Rig, logged, seconds, signalled
 
 pytestmark = pytest.mark.asyncio
@@ -326,3 +328,38 @@ async def test_no_thread_outlives_the_worker(rig, waiting):
     async with rig.working():
         await rig.ends(await rig.enqueue("plain"))
     await rig.until(lambda: threading.active_count() <= before, "all threads to end")
+
+
+SCRIPT = """
+import asyncio, os, signal
+from tests.worker.rig import Rig
+from tessera.store.protocol import run_blocking
+from tessera.worker import run_until_signalled
+
+rig = Rig()
+run_blocking(rig.store.open())
+
+async def ends_the_process() -> str:
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.sleep(0.2)
+    return "ended by itself"
+
+rig.kind(ends_the_process)
+job = run_blocking(rig.enqueue("ends_the_process"))
+status = run_until_signalled(rig.worker(ends_process=True))
+print(status, rig.result(job))
+"""
+
+
+@pytest.mark.capability("H10")
+async def test_a_process_that_is_a_worker_ends_by_a_signal_after_its_last_job():
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-W", "error", "-c", SCRIPT, cwd=ROOT, stdout=asyncio.subprocess.PIPE
+    )
+    async with seconds(30, "the process to end"):
+        out, _ = await process.communicate()
+    assert (process.returncode, out.split()[0], out.split(maxsplit=1)[1].strip()) == (
+        0,
+        b"0",
+        b"ended by itself",
+    )

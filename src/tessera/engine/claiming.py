@@ -15,10 +15,19 @@ _REPLANS: Final = 5
 
 
 class Claimer:
-    """Claims for one holder. Remembers that the last claim met full counters: then it looks at four times as many candidates."""
+    """Claims for one holder. Remembers that the last claim met full counters: then it looks at four times as
+    many candidates.
+    """
 
     def __init__(
-        self, store: Store, policies: Policies, *, holder: str, lease_ms: int, kinds: frozenset[str] | None, cap_ms: int = 0
+        self,
+        store: Store,
+        policies: Policies,
+        *,
+        holder: str,
+        lease_ms: int,
+        kinds: frozenset[str] | None,
+        cap_ms: int = 0,
     ) -> None:
         self._store = store
         self._policies = policies
@@ -29,7 +38,8 @@ class Claimer:
         self._scan = 0
 
     async def claim(self, queues: Sequence[str], limit: int, *, counted_limit: int) -> Claimed:
-        """Up to ``limit`` jobs of the queues, tried in this order; of those that hold a counter at most ``counted_limit``.
+        """Up to ``limit`` jobs of the queues, tried in this order; of those that hold a counter at most
+        ``counted_limit``.
 
         Raises what the store raises; after OutcomeUnknown jobs may be held: see ``held``.
         """

@@ -32,7 +32,8 @@ class Enqueued(msgspec.Struct, frozen=True, gc=False):
 
 
 async def enqueue(store: Store, policies: Policies, draft: Draft) -> Enqueued:
-    """Store one job. A job that holds the unique key, or the same id with the same content, is the answer and no error.
+    """Store one job. A job that holds the unique key, or the same id with the same content, is the answer and
+    no error.
 
     Raises IdConflict, InvalidArgument (an unknown job in ``depends_on``), StoreError.
     """
@@ -48,9 +49,10 @@ async def enqueue_many(
 ) -> list[Enqueued]:
     """Store many jobs in one atomic call, in order; members may wait for members before them.
 
-    ``error``: one member whose unique key or id is taken by another job, or that is wrong, and nothing is stored; InvalidMember
-    names it. ``skip``: members whose key or id is taken are left out and say ``created=False``, and so do
-    members that wait for a member left out; any other fault stores nothing here as well.
+    ``error``: one member whose unique key or id is taken by another job, or that is wrong, and nothing is
+    stored; InvalidMember names it. ``skip``: members whose key or id is taken are left out and say
+    ``created=False``, and so do members that wait for a member left out; any other fault stores nothing here
+    as well.
     """
     if len(drafts) > BULK_LIMIT:
         raise TooLarge("jobs", len(drafts), BULK_LIMIT)
@@ -98,7 +100,7 @@ def _member(key: JobId, draft: Draft, answer: Answer) -> Enqueued:
 async def _with_parents_found(
     store: Store, drafts: Sequence[Draft], keys: Sequence[JobId]
 ) -> Sequence[Draft]:
-    """A caller's own id may look like a key: where a name can mean two jobs, it means the one that is there."""
+    """A caller's own id may look like a key: a name that can mean two jobs means the one that is there."""
     unsure = sorted({wait.parent for draft in drafts for wait in draft.waits if wait.or_else is not None})
     if not unsure:
         return drafts
@@ -113,7 +115,9 @@ def _found(wait: Wait, there: set[JobId]) -> Wait:
 
 
 async def _refuse_unknown_parents(store: Store, drafts: Sequence[Draft], keys: Sequence[JobId]) -> None:
-    """Before anything is stored: a call that leaves members out is many groups, and no later fault takes them back."""
+    """Before anything is stored: a call that leaves members out is many groups, and no later fault takes them
+    back.
+    """
     parents = sorted({wait.parent for draft in drafts for wait in draft.waits})
     found = await store.get_jobs(parents) if parents else []
     there = {key for key, job in zip(parents, found, strict=True) if job is not None}
@@ -130,14 +134,20 @@ def _error(draft: Draft, refused: Refused) -> TesseraError:
     if isinstance(guard, Link):
         return InvalidArgument("depends_on", f"{show_id(guard.edge.parent)}: {refused.why}")
     if isinstance(guard, AddJob) and job is not None:
-        pairs = (("kind", draft.kind, job.kind), ("queue", draft.queue, job.queue), ("payload", draft.payload, job.payload))
+        pairs = (
+            ("kind", draft.kind, job.kind),
+            ("queue", draft.queue, job.queue),
+            ("payload", draft.payload, job.payload),
+        )
         return IdConflict(draft.given_id, next((what for what, new, old in pairs if new != old), "content"))
     return Conflict(refused.why)
 
 
 def _bulk_error(draft: Draft, refused: Refused) -> TesseraError:
     if isinstance(refused.guard, Free) and refused.guard.slot == draft.unique_key and refused.job is not None:
-        return Conflict(f"its unique key is held by job {show_id(refused.job.id)}; use on_conflict='skip' to leave it out")
+        return Conflict(
+            f"its unique key is held by job {show_id(refused.job.id)}; use on_conflict='skip' to leave it out"
+        )
     return _error(draft, refused)
 
 
@@ -157,8 +167,13 @@ def _refuse_repeats(drafts: Sequence[Draft]) -> None:
     """Two members of one call that exclude each other: the second one is named."""
     seen: dict[str, int] = {}
     for index, draft in enumerate(drafts):
-        for what, key in (("id", draft.given_id and f"id:{draft.given_id}"), ("unique key", draft.unique_key)):
+        for what, key in (
+            ("id", draft.given_id and f"id:{draft.given_id}"),
+            ("unique key", draft.unique_key),
+        ):
             if key and key in seen:
-                raise InvalidMember(index, Conflict(f"its {what} is that of jobs[{seen[key]}] in the same call"))
+                raise InvalidMember(
+                    index, Conflict(f"its {what} is that of jobs[{seen[key]}] in the same call")
+                )
             if key:
                 seen[key] = index

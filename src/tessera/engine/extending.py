@@ -24,9 +24,12 @@ class Renewal(msgspec.Struct, frozen=True, gc=False):
 
 
 async def renew(store: Store, renewals: Sequence[Renewal], lease_ms: int) -> list[JobId]:
-    """Let each lease end ``lease_ms`` from now, in one commit. The keys of those that were lost; the others are safe till then."""
+    """Let each lease end ``lease_ms`` from now, in one commit. The keys of those that were lost; the others
+    are safe till then.
+    """
     groups = [
-        Group((Held(r.job.id, r.job.fence),), (EditJob(r.job.id, _edits(r, After(lease_ms))),)) for r in renewals
+        Group((Held(r.job.id, r.job.fence),), (EditJob(r.job.id, _edits(r, After(lease_ms))),))
+        for r in renewals
     ]
     answers = await store.commit(groups)
     return [r.job.id for r, answer in zip(renewals, answers, strict=True) if not isinstance(answer, Done)]

@@ -25,15 +25,17 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
 
 
 async def finish(store: Store, finishes: Sequence[Finish]) -> list[TesseraError | None]:
-    """Write the ends of several attempts in one commit. One answer each: None, or why nothing of it was written.
+    """Write the ends of several attempts in one commit. One answer each: None, or why nothing of it was
+    written.
 
-    A stale lease is ``StaleLease`` for that attempt and no trouble for its neighbours; ``Conflict`` is a split
-    whose child has an id or a unique key that is taken. Safe to repeat after OutcomeUnknown:
-    a lease that already ended this way is answered None.
+    A stale lease is ``StaleLease`` for that attempt and no trouble for its neighbours; ``Conflict`` is a
+    split whose child has an id or a unique key that is taken. Safe to repeat after OutcomeUnknown: a lease
+    that already ended this way is answered None.
     """
     now = await _store_time(store, finishes)
     groups = [
-        endings.ending(f.job, f.outcome, random=seam.random(), now=now, extras=_merged(f.job, f.extras)) for f in finishes
+        endings.ending(f.job, f.outcome, random=seam.random(), now=now, extras=_merged(f.job, f.extras))
+        for f in finishes
     ]
     answers = await store.commit(groups)
     return [
@@ -56,6 +58,8 @@ def _merged(job: Job, extras: Extras | None) -> Extras | None:
 
 
 def _why(job: Job, refused: Refused) -> TesseraError:
-    if not isinstance(refused.guard, Held):  # the lease is live; a child of a split contradicts what is stored
+    if not isinstance(
+        refused.guard, Held
+    ):  # the lease is live; a child of a split contradicts what is stored
         return Conflict(f"the end of job {show_id(job.id)} cannot be written: {refused.why}")
     return StaleLease(show_id(job.id), job.fence, refused.why)

@@ -1,4 +1,6 @@
-"""What an operator does to one job: cancel, retry, promote, edit, delete. Every act is guarded by the state it was decided on."""
+"""What an operator does to one job: cancel, retry, promote, edit, delete. Every act is guarded by the state
+it was decided on.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +43,14 @@ FRESH_START: Final = Edits(
 """What a redrive resets. Its old time limits would kill it at once."""
 
 
-async def cancel(store: Store, reference: str | bytes, *, reason: str = "", hard: bool = False, by: str = "") -> State:
+async def cancel(
+    store: Store, reference: str | bytes, *, reason: str = "", hard: bool = False, by: str = ""
+) -> State:
     """Cancel a job; the state it is in afterwards.
 
-    A running one is asked to stop (still ``running``), or with ``hard`` loses its lease at once. The children of a split job go with
-    it. Already cancelled is fine; raises WrongState for a completed or dead one, NotFound.
+    A running one is asked to stop (still ``running``), or with ``hard`` loses its lease at once. The children
+    of a split job go with it. Already cancelled is fine; raises WrongState for a completed or dead one,
+    NotFound.
     """
 
     def decide(job: Job) -> Change | None:
@@ -64,8 +69,9 @@ async def cancel(store: Store, reference: str | bytes, *, reason: str = "", hard
 async def retry(store: Store, reference: str | bytes, *, by: str = "") -> JobId:
     """Run a job again; the key of the job that will run.
 
-    Dead, cancelled and quarantined jobs start afresh, all their counts at 0. A scheduled one becomes due now. A completed one stays
-    as it is: a new job with its payload is made, which names it as its origin. Raises WrongState, NotFound.
+    Dead, cancelled and quarantined jobs start afresh, all their counts at 0. A scheduled one becomes due now.
+    A completed one stays as it is: a new job with its payload is made, which names it as its origin. Raises
+    WrongState, NotFound.
     """
     job = await find_job(store, reference)
     if job.state is State.COMPLETED:
@@ -127,21 +133,33 @@ async def edit(
 
     Raises WrongState, NotFound.
     """
-    wanted = {"priority": priority, "payload": payload, "tags": tags, "due": due, "max_attempts": max_attempts}
-    edits = msgspec.structs.replace(Edits(), **{name: value for name, value in wanted.items() if value is not None})
+    wanted = {
+        "priority": priority,
+        "payload": payload,
+        "tags": tags,
+        "due": due,
+        "max_attempts": max_attempts,
+    }
+    edits = msgspec.structs.replace(
+        Edits(), **{name: value for name, value in wanted.items() if value is not None}
+    )
 
     def decide(job: Job) -> Change | None:
         if job.is_final or job.state is State.RUNNING:
             raise WrongState(show_id(job.id), job.state, "edit")
         if due is not None and job.state is not State.SCHEDULED:
-            raise WrongState(show_id(job.id), job.state, "reschedule", "only a scheduled job has a due time to move")
+            raise WrongState(
+                show_id(job.id), job.state, "reschedule", "only a scheduled job has a due time to move"
+            )
         return EditJob(job.id, edits)
 
     return (await _act(store, reference, decide, "edited", by)).id
 
 
 async def delete(store: Store, reference: str | bytes, *, force: bool = False, by: str = "") -> JobId:
-    """Remove a job's row and all it owns. A running one only with ``force``. Dependants see it as cancelled. Raises WrongState, NotFound."""
+    """Remove a job's row and all it owns. A running one only with ``force``. Dependants see it as cancelled.
+    Raises WrongState, NotFound.
+    """
 
     def decide(job: Job) -> Change | None:
         if job.state is State.RUNNING and not force:
@@ -159,7 +177,9 @@ async def watch(store: Store, key: JobId) -> None:
 async def _act(
     store: Store, reference: str | bytes, decide: Callable[[Job], Change | None], what: str, by: str
 ) -> Job:
-    """Read, decide, write if the state is still the one that was read; otherwise again. The row as it was decided on."""
+    """Read, decide, write if the state is still the one that was read; otherwise again. The row as it was
+    decided on.
+    """
     for _ in range(_TRIES):
         job = await find_job(store, reference)
         change = decide(job)
@@ -181,7 +201,9 @@ async def _act(
 
 
 def _logs_itself(job: Job, change: Change) -> bool:
-    """Whether the store logs the change as the transition it is. What an operator does is logged at level ``odd`` too."""
+    """Whether the store logs the change as the transition it is. What an operator does is logged at level
+    ``odd`` too.
+    """
     if isinstance(change, MoveJob):
         return lifecycle.is_logged(job.events, job.state, change.to)
     return isinstance(change, DropJob)

@@ -1,4 +1,6 @@
-"""The installation's policies, compiled: records in two layers, of which the operator's wins until it is reset."""
+"""The installation's policies, compiled: records in two layers, of which the operator's wins until it is
+reset.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from tessera.store.protocol import Store
 
 _TRIES: Final = 20
 RECENT_SECONDS: Final = 5.0
-"""Producers use what they read at most so long ago: weights and event levels are no matter of safety. A claim always knows better."""
+"""Producers use what they read at most so long ago: weights and event levels are no matter of safety. A claim
+always knows better.
+"""
 _P = TypeVar("_P", QueuePolicy, CounterPolicy, KindPolicy)
 
 
@@ -82,10 +86,14 @@ async def override_queue(store: Store, queue: str, **fields: object) -> QueuePol
     key = f"queue/{queue}/operator"
     for _ in range(_TRIES):
         [record] = await store.get([(POLICY_SPACE, key)])
-        old = msgspec.json.decode(record.value, type=QueuePolicy) if record and record.value else QueuePolicy()
+        old = (
+            msgspec.json.decode(record.value, type=QueuePolicy) if record and record.value else QueuePolicy()
+        )
         new = replace(old, **fields)
         guard = AtVersion(POLICY_SPACE, key, record.version if record else 0)
-        [answer] = await store.commit([Group((guard,), (PutRecord(POLICY_SPACE, key, msgspec.json.encode(new)),))])
+        [answer] = await store.commit(
+            [Group((guard,), (PutRecord(POLICY_SPACE, key, msgspec.json.encode(new)),))]
+        )
         if isinstance(answer, Done):
             return new
     raise Conflict(f"the policy of queue {queue!r} is being changed by somebody else; try again")
@@ -118,8 +126,13 @@ def _compile(version: int, records: list[Record]) -> Policy:
     return Policy(
         version=version,
         queues={name: _queue(both) for name, both in layers["queue"].items()},
-        counters={name: msgspec.json.decode(_top(both), type=CounterPolicy) for name, both in layers["counter"].items()},
-        kinds={name: msgspec.json.decode(_top(both), type=KindPolicy) for name, both in layers["kind"].items()},
+        counters={
+            name: msgspec.json.decode(_top(both), type=CounterPolicy)
+            for name, both in layers["counter"].items()
+        },
+        kinds={
+            name: msgspec.json.decode(_top(both), type=KindPolicy) for name, both in layers["kind"].items()
+        },
         quarantined=frozenset(quarantined),
     )
 

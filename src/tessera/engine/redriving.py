@@ -55,7 +55,9 @@ async def redrive(
     return Redriven(matched, redriven, refused)
 
 
-async def purge(store: Store, queue: str, states: tuple[State, ...] = PURGED, *, dry_run: bool = False, by: str = "") -> int:
+async def purge(
+    store: Store, queue: str, states: tuple[State, ...] = PURGED, *, dry_run: bool = False, by: str = ""
+) -> int:
     """Remove all jobs of a queue that are in these states; how many. Running jobs are never purged."""
     states = tuple(state for state in states if state is not State.RUNNING)
     if not states:  # to a store, no states are all states
@@ -67,10 +69,11 @@ async def purge(store: Store, queue: str, states: tuple[State, ...] = PURGED, *,
         if dry_run:
             removed += len(found.jobs)
         elif found.jobs:
-            groups = [Group((InState(job.id, (job.state,)),), (DropJob(job.id, "deleted", by),)) for job in found.jobs]
+            groups = [
+                Group((InState(job.id, (job.state,)),), (DropJob(job.id, "deleted", by),))
+                for job in found.jobs
+            ]
             removed += sum(isinstance(answer, Done) for answer in await store.commit(groups))
         if not found.after:
             return removed
         page = Page(found.after, PAGE_LIMIT)
-
-

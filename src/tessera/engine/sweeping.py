@@ -1,5 +1,5 @@
-"""What the clock makes due: promotion, rescue, expiry, eviction, and counters that look again. Safe to run anywhere, any number
-of times at once: every write is guarded by what the sweep saw."""
+"""What the clock makes due: promotion, rescue, expiry, eviction, and counters that look again. Safe to run
+anywhere, any number of times at once: every write is guarded by what the sweep saw."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ async def sweep(
     charged: bool = True,
     limit: int = SWEEP_LIMIT,
 ) -> Swept:
-    """Do what is due. ``rescue=False`` leaves lapsed leases alone, ``charged=False`` takes them back without a crash (INV-37)."""
+    """Do what is due. ``rescue=False`` leaves lapsed leases alone, ``charged=False`` takes them back without
+    a crash (INV-37).
+    """
     due = await store.due(limit, queues)
     lapsed = due.lapsed if rescue else ()
     expiring = {job.id for job in due.expired}
@@ -82,7 +84,9 @@ async def sweep(
 
 
 def _promotion(job: Job) -> Group:
-    """Only the wait that was read is over: a job that failed or was put off meanwhile waits for another instant."""
+    """Only the wait that was read is over: a job that failed or was put off meanwhile waits for another
+    instant.
+    """
     guard = InState(job.id, (State.SCHEDULED,), due=job.due)
     return Group((guard,), (MoveJob(job.id, State.AVAILABLE, job.due),))
 
@@ -118,5 +122,7 @@ def _upkeep(due: Due) -> list[Group]:
             groups.append(Group(changes=(SettleEdges(JobId(bytes.fromhex(record.key))),)))
         elif 0 < record.expires_at <= due.now:
             # An expired record reads as absent, and a new one under its key starts again.
-            groups.append(Group((AtVersion(record.space, record.key, 0),), (DropRecord(record.space, record.key),)))
+            groups.append(
+                Group((AtVersion(record.space, record.key, 0),), (DropRecord(record.space, record.key),))
+            )
     return groups

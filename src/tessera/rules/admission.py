@@ -74,6 +74,21 @@ def free_units(counter: Counter, now: int) -> int:
     return max(0, counter.ceiling - counter.used)
 
 
+def units_in_use(counter: Counter, now: int) -> int:
+    """Units of a ceiling that run, or units of a rate that are not back yet: one that is back in part cannot
+    start."""
+    if counter.unit:
+        return counter.capacity // counter.unit - settled_level(counter, now) // counter.unit
+    return counter.used
+
+
+def most_units(policy: CounterPolicy) -> int:
+    """Units that can be in use at once."""
+    if isinstance(policy, Rate):
+        return _burst(policy) if policy.limit else 0
+    return policy.limit
+
+
 def admits(counter: Counter, units: int, now: int, *, woken: bool) -> bool:
     """Whether a job may take its units.
 
@@ -103,7 +118,7 @@ def give_back(counter: Counter, units: int) -> Counter:
 
 
 def refund(counter: Counter, units: int, now: int) -> Counter:
-    """The counter after the cost of a run that never began came back. A ceiling holds nothing of such a run."""
+    """The counter after the cost of a run that never began came back. A ceiling holds nothing of it."""
     if not counter.unit:
         return counter
     level = min(counter.capacity, settled_level(counter, now) + units * counter.unit)

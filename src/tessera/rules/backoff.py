@@ -8,7 +8,8 @@ from tessera.model.job import Terms
 
 
 def delay_ms(terms: Terms, failures: int, random: float) -> int:
-    """The wait after so many failures, in [d (1 - jitter), d] with d = min(cap, base x factor^(failures - 1)).
+    """The wait after so many failures, in [d (1 - jitter), d] with d = min(cap, base x factor^(failures -
+    1)).
 
     A list of delays replaces the exponential form, its last entry repeated. ``random`` is uniform in [0, 1).
     """
@@ -20,7 +21,9 @@ def delay_ms(terms: Terms, failures: int, random: float) -> int:
 
 
 def crash_delay_ms(terms: Terms, crashes: int, random: float) -> int:
-    """The wait after so many crashes: doubled each time, at most an hour, so that siblings of a suspect pass it."""
+    """The wait after so many crashes: doubled each time, at most an hour, so that siblings of a suspect pass
+    it.
+    """
     longest = _exponential(terms.crash_backoff_ms, 2.0, 3_600_000, crashes)
     return math.ceil(longest * (1 - terms.backoff_jitter * random))
 

@@ -19,7 +19,9 @@ class Wait(msgspec.Struct, frozen=True, gc=False):
     on: str = "completed"
     otherwise: str = "cancel"
     or_else: JobId | None = None
-    """The other key that the caller may have meant: his own ids may look like keys. Settled before it is stored."""
+    """The other key that the caller may have meant: his own ids may look like keys. Settled before it is
+    stored.
+    """
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +52,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add_job(draft: Draft, key: JobId, policy: QueuePolicy) -> AddJob:
-    """The change that stores the draft under this key, by what the queue's policy says of weights and events."""
+    """The change that stores the draft under this key, by the queue's policy on weights and events."""
     slots = (f"id:{draft.given_id}",) if draft.given_id else ()
     if draft.unique_key:
         slots = (*slots, draft.unique_key)

@@ -1,4 +1,6 @@
-"""What follows from the end of an attempt: one guarded group of changes for every outcome, and for a lapsed lease."""
+"""What follows from the end of an attempt: one guarded group of changes for every outcome, and for a lapsed
+lease.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ ON_CHILD_DEAD: Final = {"continue": "go", "fail": "dead", "wait": "hold"}
 
 
 def ending(job: Job, outcome: Outcome, *, random: float, now: int, extras: Extras | None = None) -> Group:
-    """The group that ends the attempt of a held job. ``now`` is the store's time, needed where an age decides."""
+    """The group that ends the attempt of a held job. ``now`` is the store's time, needed where an age
+    decides.
+    """
     name, changes = _changes(job, outcome, random, now, extras)
     return Group((Held(job.id, job.fence, name),), changes)
 
@@ -125,17 +129,24 @@ def _changes(
             return name, (move(State.AVAILABLE, edits, error=reason, delay_ms=delay_ms),)
         case GivenBack():
             return name, (
-                MoveJob(job.id, State.AVAILABLE, edits=Edits(attempt=job.attempt - 1), refund=True, by=job.holder),
+                MoveJob(
+                    job.id, State.AVAILABLE, edits=Edits(attempt=job.attempt - 1), refund=True, by=job.holder
+                ),
             )
         case Aborted(reason=reason):
-            return name, (move(State.DEAD, error=reason, reason=f"aborted: {reason}" if reason else "aborted"),)
+            return name, (
+                move(State.DEAD, error=reason, reason=f"aborted: {reason}" if reason else "aborted"),
+            )
         case Discarded():
             return name, (DropJob(job.id, "discarded", job.holder),)
         case Cancelled(reason=reason):
             return name, (move(State.CANCELLED, error=reason, reason=reason or "cancelled"),)
         case LimitMet(counter=counter, delay_ms=delay_ms):
             close = (Count(counter, close=After(delay_ms)),) if counter else ()
-            return name, (*close, move(State.AVAILABLE, _with(ext, expires_at=job.deadline), delay_ms=delay_ms))
+            return name, (
+                *close,
+                move(State.AVAILABLE, _with(ext, expires_at=job.deadline), delay_ms=delay_ms),
+            )
         case Undecodable(problem=problem):
             return name, (move(State.DEAD, error=problem, reason="undecodable"),)
         case Expired():
@@ -152,14 +163,20 @@ def _changes(
 def lapse(job: Job, *, random: float, now: int, charged: bool) -> Group:
     """The group that takes a job back from a holder whose lease is over.
 
-    ``charged=False``: the store was away for so long that no holder could have renewed, so nobody is to blame.
+    ``charged=False``: the store was away for so long that no holder could have renewed, so nobody is to
+    blame.
     """
     guard = Lapsed(job.id, job.fence)
-    end = End(job.attempt, "crashed" if charged else "released", job.claimed_at, 0, job.holder, "the lease lapsed")
+    end = End(
+        job.attempt, "crashed" if charged else "released", job.claimed_at, 0, job.holder, "the lease lapsed"
+    )
     if job.cancel_requested:
         return Group((guard,), (MoveJob(job.id, State.CANCELLED, end=end, reason="cancelled", by="sweep"),))
     if not charged:
-        return Group((guard,), (MoveJob(job.id, State.AVAILABLE, edits=Edits(expires_at=job.deadline), end=end, by="sweep"),))
+        return Group(
+            (guard,),
+            (MoveJob(job.id, State.AVAILABLE, edits=Edits(expires_at=job.deadline), end=end, by="sweep"),),
+        )
     return Group((guard,), _crash(job, end, Edits(), random=random, now=now, by="sweep"))
 
 
@@ -181,12 +198,15 @@ def _crash(job: Job, end: End, edits: Edits, *, random: float, now: int, by: str
 
 
 def runs_alone(job: Job) -> bool:
-    """Whether the next run must be the only one of its process, so that a crash is nobody else's: the last chance before quarantine."""
+    """Whether the next run must be the only one of its process, so that a crash is nobody else's: the last
+    chance before quarantine.
+    """
     return job.max_crashes > 0 and job.crashes >= job.max_crashes - 1
 
 
 def is_condemned(job: Job, now: int) -> bool:
-    """Whether a crash of this running job is one too many: the limit reached, all within a day, the last one in a run of its own.
+    """Whether a crash of this running job is one too many: the limit reached, all within a day, the last one
+    in a run of its own.
 
     The run was alone because the worker runs it so (``runs_alone``).
     """

@@ -59,7 +59,14 @@ def explain(facts: Facts) -> list[Cause]:
             return [*_held(facts), *_edges(facts)]
         case State.SCHEDULED:
             why = f"it waits to be tried again after {job.failures} failure(s) and {job.crashes} crash(es)"
-            return [Cause("scheduled", f"{why if job.ends else 'it is due'} in {_span(job.due - facts.now)}", "by time", job.due)]
+            return [
+                Cause(
+                    "scheduled",
+                    f"{why if job.ends else 'it is due'} in {_span(job.due - facts.now)}",
+                    "by time",
+                    job.due,
+                )
+            ]
         case State.AVAILABLE:
             return _available(facts)
         case State.BLOCKED:
@@ -88,15 +95,29 @@ def _edges(facts: Facts) -> list[Cause]:
         what = "to complete" if condition == "completed" else "to end"
         stuck = state in (State.DEAD, State.CANCELLED, State.QUARANTINED)
         causes.append(
-            Cause("waits_for", f"it waits for job {name} {what}, which is {state}", "by a person" if stuck else "by itself")
+            Cause(
+                "waits_for",
+                f"it waits for job {name} {what}, which is {state}",
+                "by a person" if stuck else "by itself",
+            )
         )
     return causes
 
 
 def _available(facts: Facts) -> list[Cause]:
     causes = _queue_causes(facts)
-    if facts.policy.quarantined and fingerprint(facts.job.kind, facts.job.payload) in facts.policy.quarantined:
-        causes.insert(0, Cause("fingerprint_quarantined", "its payload is quarantined; the next claim sets it apart", "by a person"))
+    if (
+        facts.policy.quarantined
+        and fingerprint(facts.job.kind, facts.job.payload) in facts.policy.quarantined
+    ):
+        causes.insert(
+            0,
+            Cause(
+                "fingerprint_quarantined",
+                "its payload is quarantined; the next claim sets it apart",
+                "by a person",
+            ),
+        )
     if causes:
         return causes
     ahead = f"; {facts.ahead} jobs are before it" if facts.ahead > 0 else ""
@@ -116,31 +137,50 @@ def _queue_causes(facts: Facts) -> list[Cause]:
         return [Cause("kind_not_served", text, "by a deploy")]
     if all(worker.state != "running" for worker in serving):
         states = ", ".join(sorted({worker.state for worker in serving}))
-        return [Cause("workers_not_taking", f"the workers of the queue {job.queue!r} are {states}", "by a deploy")]
+        return [
+            Cause("workers_not_taking", f"the workers of the queue {job.queue!r} are {states}", "by a deploy")
+        ]
     return []
 
 
 def _blocked(facts: Facts) -> list[Cause]:
     job = facts.job
     if job.blocked_on.startswith("kind:"):
-        return [] if _queue_causes(facts) else [Cause("kind_woken", "a worker for its kind has just come", "by itself")]
-    fact = next((fact for fact in facts.counters if fact.key == job.blocked_on), CounterFact(job.blocked_on, 0, 0))
+        return (
+            []
+            if _queue_causes(facts)
+            else [Cause("kind_woken", "a worker for its kind has just come", "by itself")]
+        )
+    fact = next(
+        (fact for fact in facts.counters if fact.key == job.blocked_on), CounterFact(job.blocked_on, 0, 0)
+    )
     policy = facts.policy.counter(job.blocked_on)
     need = next((need for need in job.needs if need.key == job.blocked_on), Need(job.blocked_on))
     units = need.units
     if admission.impossible(policy, need):
         text = f"it needs {units} units of {job.blocked_on!r}, more than that counter ever has"
         return [Cause("never_fits", text, "never")]
-    if policy is not None and fact.used + units <= policy.limit:
-        text = f"the counter {job.blocked_on!r} is closed for a while, or its room is promised to jobs before it"
+    if policy is not None and fact.used + units <= admission.most_units(policy):
+        text = (
+            f"the counter {job.blocked_on!r} is closed for a while, or its room is promised to jobs before it"
+        )
         return [Cause("counter_closed", text, "by time")]
     if isinstance(policy, Ceiling):
         if policy.limit == 0:
-            return [Cause("ceiling_closed", f"the ceiling {job.blocked_on!r} is 0: it lets nothing start", "by a person")]
-        text = f"{fact.used} of {policy.limit} units of {job.blocked_on!r} run; {fact.blocked} jobs wait for one"
+            return [
+                Cause(
+                    "ceiling_closed",
+                    f"the ceiling {job.blocked_on!r} is 0: it lets nothing start",
+                    "by a person",
+                )
+            ]
+        text = (
+            f"{fact.used} of {policy.limit} units of {job.blocked_on!r} run; {fact.blocked} jobs wait for one"
+        )
         return [Cause("ceiling_full", text, "by itself")]
     if isinstance(policy, Rate):
-        text = f"the rate {job.blocked_on!r} ({policy.limit} in {_span(policy.per_ms)}) is used up; {fact.blocked} jobs wait"
+        rate = f"the rate {job.blocked_on!r} ({policy.limit} in {_span(policy.per_ms)})"
+        text = f"{rate} is used up; {fact.blocked} jobs wait"
         return [Cause("rate_used", text, "by time" if policy.limit else "by a person")]
     return [Cause("counter_closed", f"the counter {job.blocked_on!r} is closed for a while", "by time")]
 

@@ -93,5 +93,3 @@ def event_name(before: State | None, after: State, end: str = "") -> str:
         State.AVAILABLE: "became_available",
         State.SCHEDULED: "scheduled",
     }.get(after, after.value)
-
-

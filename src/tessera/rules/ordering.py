@@ -1,8 +1,9 @@
 """The one order: higher priority first, then pass, then due time, then key.
 
-Fairness between the tenants of a queue is stride scheduling (Waldspurger and Weihl, 1995) done when a job becomes ready: each job moves
-its tenant's pass on by cost / weight, so a tenant that brings much stands ever further back, while the claim stays a plain
-ordered read. A tenant that was idle starts at the floor, the pass of the last claimed job: being away earns no credit.
+Fairness between the tenants of a queue is stride scheduling (Waldspurger and Weihl, 1995) done when a job
+becomes ready: each job moves its tenant's pass on by cost / weight, so a tenant that brings much stands ever
+further back, while the claim stays a plain ordered read. A tenant that was idle starts at the floor, the pass
+of the last claimed job: being away earns no credit.
 """
 
 from __future__ import annotations
@@ -27,5 +28,7 @@ def stride(cost: int, weight: float) -> int:
 
 
 def next_pass(last: int, floor: int, job_stride: int) -> int:
-    """The pass of a job that becomes ready, from the last pass its tenant was given and the floor of its priority."""
+    """The pass of a job that becomes ready, from the last pass its tenant was given and the floor of its
+    priority.
+    """
     return min(MAX_PASS, max(last, floor) + job_stride)

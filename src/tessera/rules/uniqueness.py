@@ -14,9 +14,9 @@ from tessera.model.errors import InvalidArgument
 def slot_key(kind: str, payload: bytes, by: Sequence[str], *, across_kinds: bool, while_dead: bool) -> str:
     """The slot of a job that shall be the only live one of its key.
 
-    ``by`` names what the key is made of: ``args.account_id``, deeper parts of an argument by further dots, or nothing for
-    all arguments. ``while_dead``: a dead job keeps its key until it is redriven, deleted or its retention ends.
-    Raises InvalidArgument if the payload has no such part.
+    ``by`` names what the key is made of: ``args.account_id``, deeper parts of an argument by further dots, or
+    nothing for all arguments. ``while_dead``: a dead job keeps its key until it is redriven, deleted or its
+    retention ends. Raises InvalidArgument if the payload has no such part.
     """
     arguments: Mapping[str, Any] = msgspec.json.decode(payload)
     values = [value_at(arguments, path, "unique") for path in by] if by else arguments
@@ -24,9 +24,9 @@ def slot_key(kind: str, payload: bytes, by: Sequence[str], *, across_kinds: bool
     return f"{'ud' if while_dead else 'u'}:{'*' if across_kinds else kind}:{digest}"
 
 
-def value_at(arguments: Mapping[str, Any], path: str, argument: str) -> Any:
+def value_at(arguments: Mapping[str, Any], path: str, argument: str) -> object:
     """The part of the arguments that a dotted path names; a leading ``args.`` may be left out."""
-    value: Any = arguments
+    value: object = arguments
     for part in path.removeprefix("args.").split("."):
         if not isinstance(value, Mapping) or part not in value:
             known = ", ".join(sorted(arguments)) or "none"

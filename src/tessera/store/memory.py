@@ -286,7 +286,10 @@ class MemoryStore:
 
     async def find_jobs(self, which: Filter, page: Page) -> JobPage:
         with self._reading() as world:
-            keys = sorted({*world.jobs, *world.archive}, reverse=True)
+            # A holder has running jobs only: a worker that asks for its own each second must not wade through
+            # all others, nor miss them behind EXAMINED_LIMIT.
+            rows = (key for _, key in world.leases) if which.holder else {*world.jobs, *world.archive}
+            keys = sorted(rows, reverse=True)
             if page.after:
                 keys = [key for key in keys if key < page.after]
             limit = min(page.limit, PAGE_LIMIT)
@@ -319,7 +322,7 @@ class MemoryStore:
         with self._reading() as world:
             now = world.now()
             found = (world.counters.get(key) for key in keys)
-            return [(c.key, _units_in_use(c, now), c.blocked) for c in found if c is not None]
+            return [(c.key, admission.units_in_use(c, now), c.blocked) for c in found if c is not None]
 
     async def get(self, keys: Sequence[tuple[str, str]]) -> list[Record | None]:
         with self._reading() as world:
@@ -367,6 +370,10 @@ class MemoryStore:
 
     async def migrate(self, to: int | None = None, dry_run: bool = False) -> list[str]:
         return []
+
+    async def describe(self) -> dict[str, str]:
+        """See ``Describes.describe``."""
+        return {"durability": "none: it lives and dies with the process"}
 
     async def verify(self) -> list[str]:
         with self._reading() as world:
@@ -427,13 +434,6 @@ class MemoryStore:
 
 def _is_due(record: Record, now: int) -> bool:
     return 0 < record.due_at <= now or 0 < record.expires_at <= now
-
-
-def _units_in_use(counter: Counter, now: int) -> int:
-    """Units of a ceiling that run, or units of a rate that are spent at this instant."""
-    if counter.unit:
-        return (counter.capacity - admission.settled_level(counter, now)) // counter.unit
-    return counter.used
 
 
 def _first(limit: int, rows: Iterable[Any]) -> Iterator[Any]:

@@ -67,12 +67,6 @@ class Leases:
                 if self._holds.get(hold.job.id) is hold:
                     del self._holds[hold.job.id]
 
-    def finishing(self, holds: Iterable[Hold]) -> None:
-        """Their outcomes are being written."""
-        with self._lock:
-            for hold in holds:
-                hold.finishing = True
-
     def ids(self) -> frozenset[JobId]:
         """The jobs held."""
         with self._lock:

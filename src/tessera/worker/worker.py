@@ -102,13 +102,14 @@ class Worker:
     async def __aenter__(self) -> Worker:
         if self._state != "new":
             raise RuntimeError("a worker lives once; make another")
-        parts = _Parts(self, await self._open_store())
+        # Known before the side loop begins: its first act is to write the record that tells of it.
+        self._parts = parts = _Parts(self, await self._open_store())
         try:
             await parts.side.start()
         except BaseException:
+            self._parts = None
             await parts.store.close()
             raise
-        self._parts = parts
         self._state = "running"
         parts.begin()
         logger.info(

@@ -65,9 +65,9 @@ def app(url: str) -> Iterator[Tessera]:
 def bare(tmp_path: Path) -> Run:
     """Calls the command line with nothing but what the test says."""
 
-    def run(*args: str, input: str | None = None, **environ: str) -> Answer:
+    def run(*args: str, typed: str | None = None, **environ: str) -> Answer:
         door = Door(environ={"USER": "ada", **environ}, directory=tmp_path)
-        result = CliRunner().invoke(tree, list(args), obj=door, input=input)
+        result = CliRunner().invoke(tree, list(args), obj=door, input=typed)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         return Answer(result.exit_code, result.stdout, result.stderr)

@@ -8,7 +8,10 @@ from tessera.doors.cli import capabilities
 
 TABLE = {
     "capabilities": {
-        "P7": {"title": "tags", "stores": {"sqlite": {"yes": "tests/a.py::test_tags"}, "memory": {"yes": "x"}}},
+        "P7": {
+            "title": "tags",
+            "stores": {"sqlite": {"yes": "tests/a.py::test_tags"}, "memory": {"yes": "x"}},
+        },
         "F4": {"title": "wakeups", "stores": {"sqlite": {"no": "polls"}}},
         "P4": {"title": "HTTP enqueue", "stores": {}},
     }

@@ -202,10 +202,19 @@ def test_unique_answers_with_the_live_job(run, unique):
 
 
 def test_every_plain_option_arrives(run, row):
-    options = "--queue mail --priority -3 --tags eu,vip --tags new --tenant acme --cost 2 --max-crashes 5".split()
-    job = row(run("enqueue", "send", *options, "--events", "full", "--pending", "--timeout", "1m").out.strip())
+    options = (
+        "--queue mail --priority -3 --tags eu,vip --tags new --tenant acme --cost 2 --max-crashes 5".split()
+    )
+    job = row(
+        run("enqueue", "send", *options, "--events", "full", "--pending", "--timeout", "1m").out.strip()
+    )
     assert (job.queue, job.priority, job.tags, job.tenant) == ("mail", -3, ("eu", "vip", "new"), "acme")
-    assert (job.max_crashes, job.events, job.state, terms_of(job).timeout_ms) == (5, "full", "pending", 60_000)
+    assert (job.max_crashes, job.events, job.state, terms_of(job).timeout_ms) == (
+        5,
+        "full",
+        "pending",
+        60_000,
+    )
 
 
 def test_retry_and_retention_are_made_of_fields(run, row):
@@ -221,7 +230,9 @@ def test_retention_may_be_one_span(run, row):
 
 
 def test_ceilings_and_rates_may_be_repeated(run, row):
-    counters = "--ceilings name=a,limit=2,by=to --ceilings name=b,limit=1 --rates name=c,limit=9,per=1m".split()
+    counters = (
+        "--ceilings name=a,limit=2,by=to --ceilings name=b,limit=1 --rates name=c,limit=9,per=1m".split()
+    )
     job = row(run("enqueue", "send", "to=ada", *counters).out.strip())
     assert job.needs == (Need("a/ada"), Need("b"), Need("c"))
 

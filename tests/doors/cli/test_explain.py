@@ -10,7 +10,12 @@ from tests.doors.cli.conftest import claim, end
 def test_a_job_that_nobody_serves_says_so(run, greet):
     greet(id="x", queue="mail")
     found = run("explain", "x", "--json").json
-    assert (found["job"], found["kind"], found["queue"], found["state"]) == ("x", "greet", "mail", "available")
+    assert (found["job"], found["kind"], found["queue"], found["state"]) == (
+        "x",
+        "greet",
+        "mail",
+        "available",
+    )
     assert [(cause["code"], cause["clears"]) for cause in found["causes"]] == [("no_worker", "by a deploy")]
     assert "no live worker serves the queue 'mail'; clears by a deploy" in run("explain", "x").out
 

@@ -73,7 +73,10 @@ def test_list_shows_children_of_a_job_that_is_not_there_as_not_found(run):
 
 def test_show_hides_the_payload_unless_it_is_asked_for(run, greet):
     greet(id="x")
-    hidden, shown = run("jobs", "show", "x", "--json").json, run("jobs", "show", "x", "--json", "--reveal").json
+    hidden, shown = (
+        run("jobs", "show", "x", "--json").json,
+        run("jobs", "show", "x", "--json", "--reveal").json,
+    )
     assert "payload" not in hidden
     assert shown["payload"] == {"name": "Ada"}
     assert "Ada" not in run("jobs", "show", "x").out

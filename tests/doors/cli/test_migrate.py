@@ -1,8 +1,11 @@
 """``tessera migrate``: forwards by itself, back only if a person says so."""
 
+from pathlib import Path
+
 import pytest
 
 from tessera import Tessera
+from tessera.store.sqlite import file, migrations
 
 pytestmark = pytest.mark.capability("F22")
 
@@ -58,3 +61,28 @@ def test_the_wrong_direction_is_a_wrong_usage(run):
 def test_a_version_that_does_not_exist_is_refused(run):
     answer = run("migrate", "--to", "99", "--json")
     assert (answer.status, answer.error["code"]) == (1, "invalid_argument")
+
+
+def test_a_schema_that_is_too_old_to_be_opened_is_brought_forward(
+    bare, url, app, greet, monkeypatch, tmp_path
+):
+    def run(*args):
+        return bare("--url", url, *args)
+
+    greet(id="x")
+    app.close()
+    newer = tmp_path / "schema"
+    newer.mkdir()
+    released = Path(migrations.__file__).parent / "schema"
+    for step in released.glob("*.sql"):
+        (newer / step.name).write_bytes(step.read_bytes())
+    number = len(list(newer.iterdir())) + 1
+    (newer / f"{number:04}_note.sql").write_text(
+        "-- pre\nALTER TABLE tessera_slot ADD COLUMN note TEXT;\n-- post\n-- down\n"
+        "ALTER TABLE tessera_slot DROP COLUMN note;\n"
+    )
+    monkeypatch.setattr(file, "our_steps", lambda: migrations.steps_of(newer))
+    assert run("jobs", "show", "x", "--json").error["code"] == "schema_too_old"
+    assert run("migrate", "--dry-run", "--json").json["steps"] == [f"{number:04}_note"]
+    assert run("migrate", "--json").json["steps"] == [f"{number:04}_note"]
+    assert run("jobs", "show", "x").status == 0

@@ -1,8 +1,9 @@
 """``tessera queues``: counts, pause and purge."""
 
+import asyncio
+
 import pytest
 
-from tessera.doors.cli import queues
 from tests.doors.cli.conftest import claim
 
 
@@ -80,7 +81,7 @@ def test_watching_shows_the_queues_again_until_interrupted(run, greet, monkeypat
         if len(looks) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(queues.asyncio, "run", interrupted_at_the_third)
+    monkeypatch.setattr(asyncio, "run", interrupted_at_the_third)
     answer = run("queues", "list", "--watch", "5", "--json")
     assert answer.status == 130
     assert answer.out.count('"name":"mail"') == 3

@@ -40,7 +40,9 @@ def test_refused_is_1(run, greet):
     assert run("jobs", "retry", "y").status == 1
 
 
-@pytest.mark.parametrize("args", [["nothing"], ["jobs", "lst"], ["jobs", "list", "--sttate", "x"], ["jobs", "show"], []])
+@pytest.mark.parametrize(
+    "args", [["nothing"], ["jobs", "lst"], ["jobs", "list", "--sttate", "x"], ["jobs", "show"], []]
+)
 def test_a_wrong_usage_is_2(bare, args):
     assert bare(*args).status == 2
 
@@ -127,7 +129,9 @@ def test_every_command_takes_json(bare):
 def test_a_reader_that_goes_away_is_no_error(run, greet, url):
     for _ in range(50):
         greet()
-    command = f"{sys.executable} -m tessera --url '{url}' jobs list --limit 50 | head -1; echo ${{PIPESTATUS[0]}}"
+    command = (
+        f"{sys.executable} -m tessera --url '{url}' jobs list --limit 50 | head -1; echo ${{PIPESTATUS[0]}}"
+    )
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=30)
     assert done.stdout.splitlines()[-1] == "0"
     assert done.stderr == ""
@@ -157,7 +161,9 @@ def test_the_url_may_come_from_the_environment_and_from_the_file(bare, url, gree
 
 def test_an_application_that_is_set_names_the_store_if_nothing_else_does(bare, url, greet, tmp_path):
     greet(id="x")
-    (tmp_path / "named_store.py").write_text(f"import tessera\napp = tessera.Tessera({url!r})\n", encoding="utf-8")
+    (tmp_path / "named_store.py").write_text(
+        f"import tessera\napp = tessera.Tessera({url!r})\n", encoding="utf-8"
+    )
     assert bare("jobs", "show", "x", TESSERA_APP="named_store:app").status == 0
     assert bare("jobs", "show", "x", TESSERA_APP="named_store:app", TESSERA_URL="memory://").status == 3
 
@@ -181,7 +187,9 @@ def test_an_application_that_cannot_be_had_is_a_wrong_setting(bare, tmp_path, re
 
 
 def test_an_error_of_tessera_in_the_users_module_keeps_its_own_words(bare, tmp_path):
-    code = "import tessera\napp = tessera.Tessera('memory://')\n@app.job\ndef a(): ...\n@app.job\ndef a(): ...\n"
+    code = (
+        "import tessera\napp = tessera.Tessera('memory://')\n@app.job\ndef a(): ...\n@app.job\ndef a(): ...\n"
+    )
     (tmp_path / "twice.py").write_text(code, encoding="utf-8")
     answer = bare("--app", "twice:app", "check", "--json")
     assert (answer.status, answer.error["code"]) == (1, "duplicate_kind")
@@ -194,5 +202,5 @@ def test_an_error_of_tessera_in_the_users_module_keeps_its_own_words(bare, tmp_p
 def test_on_a_terminal_the_person_decides(run, greet, app, monkeypatch, answer, status, state):
     greet(id="x")
     monkeypatch.setattr(Door, "is_attended", True)
-    assert run("jobs", "delete", "x", input=answer).status == status
+    assert run("jobs", "delete", "x", typed=answer).status == status
     assert [str(job.state) for job in app.jobs.list().jobs] == ([state] if state else [])

@@ -29,7 +29,7 @@ class Fleet:
 
     def __init__(self, folder, code, count=1, **how):
         self.folder = folder
-        self.ended = []
+        self.ended: list[int] = []
         argv = lambda number: [sys.executable, "-c", BEGIN + code, str(folder / f"{number}.log")]  # noqa: E731
         self.supervisor = Supervisor(argv, count, on_end=self.ended.append, **how)
 
@@ -39,7 +39,7 @@ class Fleet:
 
     async def until(self, condition):
         async with asyncio.timeout(20):
-            while not condition():
+            while not condition():  # noqa: ASYNC110  another process does it
                 await asyncio.sleep(0.01)
 
     def live(self, story):
@@ -105,7 +105,8 @@ def test_a_signal_is_passed_on_as_sigterm(tmp_path, number):
         await fleet.until(fleet.pids)
         os.kill(os.getpid(), number)
 
-    code = "signal.signal(signal.SIGTERM, lambda *_: (place.with_suffix('.term').touch(), sys.exit(0))); " + ENDURE
+    touch = "(place.with_suffix('.term').touch(), sys.exit(0))"
+    code = f"signal.signal(signal.SIGTERM, lambda *_: {touch}); " + ENDURE
     assert Fleet(tmp_path, code).live(story) == 0
     assert (tmp_path / "1.term").exists()
 
@@ -169,7 +170,8 @@ def test_a_child_that_ignores_the_change_is_asked_again(tmp_path, monkeypatch):
         for _ in range(3):
             fleet.supervisor.stop()
 
-    asked = "asked = []; signal.signal(signal.SIGTERM, lambda *_: asked.append(1) or len(asked) > 1 and os._exit(0)); "
+    at_the_second = "asked.append(1) or len(asked) > 1 and os._exit(0)"
+    asked = f"asked = []; signal.signal(signal.SIGTERM, lambda *_: {at_the_second}); "
     endure = LOG + "[signal.pause() for _ in range(9)]"
     fleet = Fleet(tmp_path, asked + endure, watched=code_folder)
     fleet.live(story)
@@ -177,7 +179,15 @@ def test_a_child_that_ignores_the_change_is_asked_again(tmp_path, monkeypatch):
 
 
 def test_only_python_files_outside_hidden_folders_and_environments_are_watched(tmp_path):
-    for name in ("a.py", "b.txt", "sub/c.py", ".git/d.py", "env/pyvenv.cfg", "env/lib/e.py", "__pycache__/f.py"):
+    for name in (
+        "a.py",
+        "b.txt",
+        "sub/c.py",
+        ".git/d.py",
+        "env/pyvenv.cfg",
+        "env/lib/e.py",
+        "__pycache__/f.py",
+    ):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True, parents=True)
         path.touch()
@@ -187,7 +197,8 @@ def test_only_python_files_outside_hidden_folders_and_environments_are_watched(t
 def test_a_supervised_process_stops_when_its_stdin_ends():
     code = (
         "import signal, sys, threading; from tessera.doors.cli.supervising import stop_with_parent; "
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3)); stop_with_parent(); print('up', flush=True); signal.pause()"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3)); "
+        "stop_with_parent(); print('up', flush=True); signal.pause()"
     )
 
     async def story():
@@ -196,6 +207,8 @@ def test_a_supervised_process_stops_when_its_stdin_ends():
         )
         try:
             async with asyncio.timeout(20):
+                assert process.stdin is not None
+                assert process.stdout is not None
                 assert await process.stdout.readline() == b"up\n"
                 process.stdin.close()
                 return await process.wait()

@@ -116,6 +116,19 @@ def child(source: str, *arguments: str, **options) -> subprocess.Popen[str]:
     )
 
 
+def tell(process: subprocess.Popen[str], line: str) -> None:
+    """Send a line to a child."""
+    assert process.stdin is not None
+    process.stdin.write(line + "\n")
+    process.stdin.flush()
+
+
+def hear(process: subprocess.Popen[str]) -> str:
+    """The next line that a child prints."""
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip("\n")
+
+
 def output_of(process: subprocess.Popen[str]) -> str:
     """What a child printed. It must have ended well."""
     out, err = process.communicate(timeout=50)

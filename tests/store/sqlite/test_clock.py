@@ -1,4 +1,6 @@
-"""The store's clock is the process's and never goes back, in this process, the next, or another on the same file."""
+"""The store's clock is the process's and never goes back, in this process, the next, or another on the same
+file.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+from typing import ClassVar
 
 import pytest
 
@@ -23,7 +24,7 @@ from tests.store.sqlite.rig import Handle, adding, completing
 class Faulty(sqlite3.Connection):
     """Raises at the statements that a test names."""
 
-    faults: dict[str, int] = {}
+    faults: ClassVar[dict[str, int]] = {}
     """Statement -> the SQLite error code it fails with, once."""
 
     def execute(self, sql, *values):

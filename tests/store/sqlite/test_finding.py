@@ -7,13 +7,12 @@ from itertools import product
 
 import pytest
 
-from tessera.model.changes import AddJob, After, Edits, Group, Held, MoveJob
+from tessera.model.changes import AddJob, After, EditJob, Edits, Group, Held, MoveJob, PutRecord
 from tessera.model.ids import JobId
 from tessera.model.job import End, Job, Need
 from tessera.model.policy import POLICY_SPACE, Ceiling, Policy
 from tessera.model.queries import ClaimRequest, Filter, Page, Want
 from tessera.model.states import State
-from tessera.model.changes import EditJob, PutRecord
 from tessera.store.memory import MemoryStore, World
 from tessera.store.protocol import Store, run_blocking
 from tessera.store.sqlite import SqliteFile, SqliteStore, finding

@@ -12,7 +12,7 @@ from tessera.model.errors import StoreClosed
 from tessera.model.policy import POLICY_SPACE, Policy
 from tessera.store.protocol import run_blocking
 from tessera.store.sqlite import SqliteStore
-from tessera.store.sqlite.driver import BATCH_LIMIT, Crew, Line, Ticket
+from tessera.store.sqlite.driver import BATCH_LIMIT, Batch, Crew, Line, Ticket
 from tests.store.sqlite.rig import adding, completing, key_of, wanting
 
 
@@ -56,6 +56,12 @@ def sizes(handle, monkeypatch) -> Sizes:
     return Sizes(handle, monkeypatch)
 
 
+def answering(batch: Batch) -> None:
+    """A writer that says yes to everything."""
+    for ticket in batch:
+        ticket.answer(True)
+
+
 def in_threads(*calls) -> list[threading.Thread]:
     threads = [threading.Thread(target=call) for call in calls]
     for thread in threads:
@@ -96,19 +102,18 @@ def test_both_colours_stand_in_one_line(handle, sizes):
 
     async def main() -> None:
         await store.open()
-        sizes.hold()
+        assert sizes.line.hold(1)
         tasks = [asyncio.ensure_future(store.commit(adding(f"task{n}"))) for n in range(5)]
-        await asyncio.sleep(0)
         threads = in_threads(*(lambda n=n: handle.add(f"thread{n}") for n in range(5)))
-        await asyncio.get_running_loop().run_in_executor(None, sizes.wait_for, 5)
-        sizes.gate.set()
+        await asyncio.get_running_loop().run_in_executor(None, sizes.wait_for, 10)
+        sizes.line.resume()
         await asyncio.gather(*tasks)
         for thread in threads:
             thread.join(10)
         await store.close()
 
     asyncio.run(main())
-    assert sum(sizes.sizes) == 10
+    assert sizes.sizes == [10]
     assert len(handle.names()) == 10
 
 
@@ -224,10 +229,13 @@ def test_a_cancelled_task_leaves_the_line_before_its_turn(handle, sizes):
 
 
 def test_a_long_line_is_served_in_bounded_transactions():
-    seen = []
-    line = Line(
-        lambda batch: (seen.append(len(batch)), [ticket.answer(None) for ticket in batch]), Crew("none", 1)
-    )
+    seen: list[int] = []
+
+    def run(batch: Batch) -> None:
+        seen.append(len(batch))
+        answering(batch)
+
+    line = Line(run, Crew("none", 1))
     assert line.hold(1)
     threads = in_threads(*(lambda: line.run(Ticket(lambda _: None)) for _ in range(BATCH_LIMIT + 10)))
     while len(line._waiting) < BATCH_LIMIT + 10:
@@ -239,14 +247,14 @@ def test_a_long_line_is_served_in_bounded_transactions():
 
 
 def test_an_interrupted_leader_leaves_the_others_to_the_next():
-    done = []
+    done: list[int] = []
 
-    def run(batch) -> None:
-        if any(ticket.verb is None for ticket in batch):
-            raise KeyboardInterrupt
+    def press_ctrl_c(_) -> None:
+        raise KeyboardInterrupt
+
+    def run(batch: Batch) -> None:
         for ticket in batch:
-            done.append(ticket.verb)
-            ticket.answer(ticket.verb)
+            ticket.answer(ticket.verb(None))
 
     line = Line(run, Crew("none", 1))
     assert line.hold(1)
@@ -254,14 +262,14 @@ def test_an_interrupted_leader_leaves_the_others_to_the_next():
 
     def interrupted() -> None:
         try:
-            line.run(Ticket(None))
+            line.run(Ticket(press_ctrl_c))
         except KeyboardInterrupt as error:
             errors.append(error)
 
     threads = in_threads(interrupted)
     while not line._waiting:
         threading.Event().wait(0.01)
-    threads += in_threads(*(lambda n=n: line.run(Ticket(n)) for n in range(3)))
+    threads += in_threads(*(lambda n=n: line.run(Ticket(lambda _: done.append(n))) for n in range(3)))
     while len(line._waiting) < 4:
         threading.Event().wait(0.01)
     line.resume()
@@ -273,23 +281,26 @@ def test_an_interrupted_leader_leaves_the_others_to_the_next():
 
 
 def test_an_error_of_the_line_itself_reaches_every_caller():
-    line = Line(lambda batch: 1 / 0, Crew("none", 1))
+    def run(batch: Batch) -> None:
+        raise ZeroDivisionError
+
+    line = Line(run, Crew("none", 1))
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             line.run(Ticket(lambda _: None))
 
 
 def test_who_cannot_hold_the_line_in_time_leaves_it():
-    line = Line(lambda batch: [ticket.answer(1) for ticket in batch], Crew("none", 1))
+    line = Line(answering, Crew("none", 1))
     assert line.hold(1)
     assert not line.hold(0.01)
     line.resume()
-    assert line.run(Ticket(lambda _: None)) == 1
+    assert line.run(Ticket(lambda _: None)) is True
 
 
 def test_after_its_last_verb_a_line_takes_no_more():
-    line = Line(lambda batch: [ticket.answer(1) for ticket in batch], Crew("none", 1))
-    assert line.run(Ticket(lambda _: None), is_last=True) == 1
+    line = Line(answering, Crew("none", 1))
+    assert line.run(Ticket(lambda _: None), is_last=True) is True
     with pytest.raises(StoreClosed):
         line.run(Ticket(lambda _: None))
 

@@ -10,7 +10,7 @@ import pytest
 from tessera.model.errors import InvalidArgument, SchemaTooNew, SchemaTooOld, StoreError
 from tessera.store.protocol import run_blocking
 from tessera.store.sqlite import SqliteFile, migrations
-from tests.store.sqlite.rig import Handle, child, output_of
+from tests.store.sqlite.rig import Handle, child, output_of, tell
 
 ONE = migrations.our_steps()
 TWO_SQL = """
@@ -175,8 +175,7 @@ def test_processes_that_create_one_file_at_once_agree_on_one_installation(path):
     )
     processes = [child(source, path, f"job{n}") for n in range(4)]
     for process in processes:
-        process.stdin.write("go\n")
-        process.stdin.flush()
+        tell(process, "go")
     assert len({output_of(process) for process in processes}) == 1
     handle = Handle(SqliteFile(path, ballast_bytes=0))
     assert sorted(handle.names()) == ["job0", "job1", "job2", "job3"]

@@ -1,6 +1,8 @@
-"""Each statement on the way of a claim or a commit is served by the index that its comment names, on 10,000 rows.
+"""Each statement on the way of a claim or a commit is served by the index that its comment names, on 10,000
+rows.
 
-An index that SQLite does not use turns a claim into a walk through the whole backlog, with the same answers.
+An index that SQLite does not use turns a claim into a walk through the whole backlog, with the same
+answers.
 """
 
 from __future__ import annotations

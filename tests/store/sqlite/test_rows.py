@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -35,6 +37,10 @@ OF_NAME = {
 }
 
 
+def _built(fields: dict[str, Any]) -> Job:
+    return Job(**fields)
+
+
 def jobs(states: frozenset[State]) -> st.SearchStrategy[Job]:
     """Any job in one of these states; each field says something in one of two."""
     needed = {"id": keys, "kind": texts, "queue": texts, "state": st.sampled_from(sorted(states))}
@@ -43,7 +49,7 @@ def jobs(states: frozenset[State]) -> st.SearchStrategy[Job]:
         for field in msgspec.structs.fields(Job)
         if field.name not in needed
     }
-    return st.fixed_dictionaries(needed, optional=optional).map(lambda fields: Job(**fields))
+    return st.fixed_dictionaries(needed, optional=optional).map(_built)
 
 
 @given(jobs(LIVE))

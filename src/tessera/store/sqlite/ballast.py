@@ -17,6 +17,10 @@ from tessera.store.sqlite.connection import lacks_room
 
 RETRY_SECONDS: Final = 2.0
 """How often it is tried to put the ballast back."""
+LOOK_SECONDS: Final = 1.0
+TIGHT_SECONDS: Final = 60.0
+TIGHT_BYTES: Final = 256 * 1024 * 1024
+"""With less room than this the log is kept small."""
 _ZEROS: Final = bytes(65_536)
 
 
@@ -28,6 +32,8 @@ class Ballast:
         self.size_bytes = size_bytes
         self._lock = threading.Lock()
         self._next_try = 0.0
+        self._next_look = 0.0
+        self._tight = False
 
     def allows_more(self) -> bool:
         """Whether jobs may be added: the ballast is there, or could be put back just now."""
@@ -52,14 +58,38 @@ class Ballast:
             return not lacks_room(error)
         return True
 
-    def give_up(self) -> None:
-        """Make room for finishes. Another process may have done it already."""
+    def free_bytes(self) -> int:
+        """Room on the disk, as far as the system says."""
+        if not hasattr(os, "statvfs"):  # Windows
+            return self.size_bytes
+        try:
+            disk = os.statvfs(os.path.dirname(self.path))
+        except OSError:
+            return 0
+        return disk.f_bavail * disk.f_frsize
+
+    def is_tight(self) -> bool:
+        """Whether the disk has little room left; looked up now and then."""
+        if self.size_bytes == 0:
+            return False
+        now = seam.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + LOOK_SECONDS
+            self._tight = self.free_bytes() < TIGHT_BYTES
+        return self._tight
+
+    def give_up(self) -> bool:
+        """Make room for finishes. False = there was none; another process may have given it up."""
         with self._lock:
-            self._next_try = seam.monotonic() + RETRY_SECONDS
+            now = seam.monotonic()
+            self._next_try = now + RETRY_SECONDS
+            # Under a quota the disk itself says nothing: what was met is remembered for a while.
+            self._tight, self._next_look = True, now + TIGHT_SECONDS
         try:
             os.unlink(self.path)
         except OSError:
-            return
+            return False
+        return True
 
     def _write(self) -> None:
         if os.path.exists(self.path):

@@ -23,6 +23,8 @@ CHECKPOINT_PAGES: Final = 4_000
 """The log is folded into the file after so many pages (16 MiB): rarer than SQLite's own 1,000, since each
 fold syncs twice.
 """
+TIGHT_PAGES: Final = 100
+"""The same where the disk has little room left."""
 LOG_LIMIT_BYTES: Final = 64 * 1024 * 1024
 CACHE_KIB: Final = 65_536
 READER_CACHE_KIB: Final = 8_192
@@ -55,7 +57,7 @@ def open_writer(path: str, *, synchronous: str, busy_timeout_ms: int, create: bo
         connection.execute(
             "PRAGMA synchronous = FULL" if synchronous == "full" else "PRAGMA synchronous = NORMAL"
         )
-        _set(connection, "PRAGMA wal_autocheckpoint = {}", CHECKPOINT_PAGES)
+        fold_after(connection, CHECKPOINT_PAGES)
         _set(connection, "PRAGMA journal_size_limit = {}", LOG_LIMIT_BYTES)
         _set(connection, "PRAGMA cache_size = -{}", CACHE_KIB)
         connection.execute("PRAGMA foreign_keys = OFF")
@@ -63,6 +65,11 @@ def open_writer(path: str, *, synchronous: str, busy_timeout_ms: int, create: bo
         connection.close()
         raise
     return connection
+
+
+def fold_after(connection: sqlite3.Connection, pages: int) -> None:
+    """Fold the log into the file with the commit that takes it over so many pages."""
+    _set(connection, "PRAGMA wal_autocheckpoint = {}", pages)
 
 
 def open_reader(path: str, *, busy_timeout_ms: int) -> sqlite3.Connection:
@@ -78,14 +85,24 @@ def open_reader(path: str, *, busy_timeout_ms: int) -> sqlite3.Connection:
 
 
 def identity_of(path: str) -> tuple[int, int]:
-    """Which file bears this name; (0, 0) = none. SQLite itself goes on with a file that was removed or replaced: what is
-    written there is lost. Asked by name: a descriptor of ours, once closed, would drop the locks of this process.
+    """Which file bears this name; (0, 0) = none.
+
+    SQLite itself goes on with a file that was removed or replaced, and what is written there is lost. Asked
+    by name: a descriptor of ours, once closed, would drop the locks of this process.
     """
     try:
         found = os.stat(path)
     except OSError:
         return 0, 0
     return found.st_dev, found.st_ino
+
+
+def size_of(path: str) -> int:
+    """Bytes of the file, the log not counted; 0 = there is none."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
 
 
 def _connect(path: str, busy_timeout_ms: int, *, create: bool) -> sqlite3.Connection:

@@ -97,7 +97,7 @@ class SqliteFile:
         self.steps = our_steps() if steps is None else tuple(steps)
         self.installation = b""
         """16 bytes; empty until the file was opened once."""
-        self._synchronous = synchronous
+        self.synchronous = synchronous
         self._unsafe_filesystem = unsafe_filesystem
         self._lock = threading.Lock()
         self._handles = 0
@@ -149,7 +149,7 @@ class SqliteFile:
         """A writer that has not opened its connection yet."""
         return Writer(
             self.path,
-            synchronous=self._synchronous,
+            synchronous=self.synchronous,
             busy_timeout_ms=self.busy_timeout_ms,
             clock=self.clock,
             ballast=self.ballast,
@@ -157,6 +157,21 @@ class SqliteFile:
             steps=self.steps,
             installation=self.installation,
         )
+
+    def migrate(self, to: int | None, dry_run: bool) -> list[str]:
+        """Bring the file to a schema version while no handle is open. Blocks. See ``Store.migrate``."""
+        if not self._unsafe_filesystem:
+            refuse_unsafe(self.path)
+        writer = self.new_writer()
+        try:
+            return writer.migrate(to, dry_run)
+        except Exception as error:
+            meant = translated(error)
+            if meant is error:
+                raise
+            raise meant from error
+        finally:
+            writer.close()
 
     def _begin_life(self) -> Life:
         life = Life(self)

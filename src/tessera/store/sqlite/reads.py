@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from tessera.model.changes import Counter, Record, Slot
+from tessera.model.changes import Record, Slot
 from tessera.model.ids import JobId, show_id
 from tessera.model.job import Job
 from tessera.model.queries import Due, Event
@@ -185,7 +185,7 @@ class Reads:
     def counters(self, keys: Sequence[str]) -> list[tuple[str, int, int]]:
         """See ``Store.counters``."""
         found = (self._source.load_counter(key) for key in keys)
-        return [(c.key, self._units_in_use(c), c.blocked) for c in found if c is not None]
+        return [(c.key, admission.units_in_use(c, self.now), c.blocked) for c in found if c is not None]
 
     def records(self, keys: Sequence[tuple[str, str]]) -> list[Record | None]:
         """See ``Store.get``."""
@@ -257,12 +257,6 @@ class Reads:
         found = self.cursor.execute(query, {"now": self.now})
         chosen = (row for row in found if queues is None or row[queue_at] in queues)
         return tuple(rows.job_of(row) for row in islice(chosen, limit))
-
-    def _units_in_use(self, counter: Counter) -> int:
-        """Units of a ceiling that run, or units of a rate that are spent at this instant."""
-        if counter.unit:
-            return (counter.capacity - admission.settled_level(counter, self.now)) // counter.unit
-        return counter.used
 
 
 def _tags(expected: set[tuple[str, JobId]], found: set[tuple[str, JobId]]) -> Iterable[str]:

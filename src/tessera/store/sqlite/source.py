@@ -73,8 +73,9 @@ WHERE blocked_on = :key AND blocked_on > '' AND state = 3
 ORDER BY np, pass, due, id
 LIMIT :limit
 """)
-# Index tessera_counter_blocked: only counters with jobs set aside are in it, and but for those of kinds, which have
-# no policy, the range is empty unless the policy has just changed. A claim asks this, whatever stands blocked.
+# Index tessera_counter_blocked: only counters with jobs set aside are in it, and but for those of kinds,
+# which have no policy, the range is empty unless the policy has just changed. A claim asks this, whatever
+# stands blocked.
 OUTDATED: Final = """
 SELECT key
 FROM tessera_counter INDEXED BY tessera_counter_blocked

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from tessera.model.changes import AddJob, Answer, Group, Record
 from tessera.model.errors import NotFound, StoreClosed
@@ -14,7 +14,7 @@ from tessera.model.ids import JobId
 from tessera.model.job import Job
 from tessera.model.queries import Claimed, ClaimRequest, Due, Event, Filter, JobPage, Page
 from tessera.model.states import State
-from tessera.store.sqlite import finding, migrations
+from tessera.store.sqlite import describing, finding, migrations
 from tessera.store.sqlite.driver import Crew, Ticket, hop
 from tessera.store.sqlite.file import Life, SqliteFile
 from tessera.store.sqlite.joined import JoinedStore
@@ -66,7 +66,10 @@ class SqliteStore:
         await self._write(Ticket(lambda turn: turn.stage(upload, number, data), adds=True))
 
     async def migrate(self, to: int | None = None, dry_run: bool = False) -> list[str]:
-        return await self._write(Ticket(lambda writer: writer.migrate(to, dry_run), alone=True))
+        if self._is_open:
+            return await self._write(Ticket(lambda writer: writer.migrate(to, dry_run), alone=True))
+        # A schema that is too old to be opened is what migrating is for.
+        return await self._aside(lambda: self._file.migrate(to, dry_run))
 
     # Questions ----------------------------------------------------------------------------------------------
 
@@ -135,6 +138,10 @@ class SqliteStore:
         self._heard = bell.rings
         return rang
 
+    async def describe(self) -> dict[str, str]:
+        """See ``Describes.describe``."""
+        return await self._ask(lambda _: describing.describe(self._file))
+
     def joined(self, connection: object) -> JoinedStore:
         """See ``JoinsTransaction.joined``. The view is of the blocking colour, whatever this handle is."""
         self._life()
@@ -152,14 +159,13 @@ class SqliteStore:
             return life.readers.read(question)
         return await hop(life.reading, lambda: life.readers.read(question))
 
-    async def _aside(self, work: Callable[[], Any]) -> None:
+    async def _aside(self, work: Callable[[], T]) -> T:
         """Run what blocks for longer, opening and closing, in a thread of its own."""
         if self._blocking:
-            work()
-            return
+            return work()
         crew = Crew("tessera-sqlite-open", 1)
         try:
-            await hop(crew, work)
+            return await hop(crew, work)
         finally:
             crew.stop()
 

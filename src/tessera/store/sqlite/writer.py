@@ -10,7 +10,6 @@ forgotten then.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -150,6 +149,7 @@ class Writer:
         self._steps = steps
         self._installation = installation
         self._identity = (0, 0)
+        self._folds_early = False
         self._connection: sqlite3.Connection | None = None
         self._meta: Meta | None = None
         self._known: dict[JobId, Job] = {}
@@ -278,6 +278,7 @@ class Writer:
             self.close()
             raise StoreUnavailable(f"the file {self._path} was removed or replaced; nothing was written")
         connection = self._open()
+        self._mind_the_room(connection)
         connection.execute("BEGIN IMMEDIATE")
         self._notice(connection)
         cursor = connection.cursor()
@@ -301,6 +302,7 @@ class Writer:
     def _open(self, *, create: bool = False) -> sqlite3.Connection:
         if self._connection is None:
             self._data_version = -1
+            self._folds_early = False
             self._connection = connections.open_writer(
                 self._path,
                 synchronous=self._synchronous,
@@ -341,18 +343,29 @@ class Writer:
         self._known.clear()
 
     def _make_room(self) -> None:
-        """Give up the ballast; then let the log begin anew, if folding it into the file needs less than the
-        ballast gave.
+        """Give up the ballast, and let the log begin anew: then commits write where the log lies already.
+        Folding it into the file needs room itself, so it is only begun if that is there.
         """
-        self._ballast.give_up()
-        with suppress(sqlite3.Error, OSError, StoreUnavailable):
+        was_there = self._ballast.give_up()
+        room = self._ballast.free_bytes()
+        if was_there:
+            room = min(room, self._ballast.size_bytes)  # under a quota nothing else is sure
+        with suppress(sqlite3.Error, StoreUnavailable):
             connection = self._open()
             (pages,) = connection.execute("PRAGMA page_count").fetchone()
             (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
-            # Never open the file by hand to measure it: closing any descriptor of it drops this process's
-            # locks.
-            if pages * page_bytes - os.stat(self._path).st_size <= self._ballast.size_bytes // 2:
+            if pages * page_bytes - connections.size_of(self._path) <= room:
                 connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def _mind_the_room(self, connection: sqlite3.Connection) -> None:
+        """On a disk with little room the log is folded early, so that it stays small and folding it needs
+        less than the ballast gives.
+        """
+        is_tight = self._ballast.is_tight()
+        if is_tight is not self._folds_early:
+            self._folds_early = is_tight
+            pages = connections.TIGHT_PAGES if is_tight else connections.CHECKPOINT_PAGES
+            connections.fold_after(connection, pages)
 
 
 def _data_version(connection: sqlite3.Connection) -> int:

@@ -1,0 +1,71 @@
+"""Workers that are stopped for longer than their leases, and then go on as if nothing had been."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.faults.history import Event
+from tests.faults.rig import Process, Rig
+
+pytestmark = [pytest.mark.store("sqlite"), pytest.mark.timeout(90)]
+
+LEASE = 1.2
+STALE_WRITES = 50
+LONGEST_SECONDS = 25.0
+
+
+@pytest.mark.capability("R2", "R3")
+def test_every_write_of_a_worker_that_was_stopped_beyond_its_leases_is_refused(rig: Rig) -> None:
+    """T-pause. INV-5, INV-6, INV-7, INV-10."""
+    workers = [rig.worker(lease_seconds=LEASE, concurrency=16, prefetch=0) for _ in range(3)]
+    producers = [rig.producer({"nap": 3, "doze": 3, "deaf": 3}, rate=24, longest_ms=1_400) for _ in range(2)]
+    rig.until(lambda: all(_running(worker) >= 3 for worker in workers), "every worker has work")
+    end = time.monotonic() + LONGEST_SECONDS
+    pauses = 0
+    while pauses < 4 or (len(_stale(rig)) < STALE_WRITES and time.monotonic() < end):
+        victim = rig.random.choice(workers)
+        rig.pause(victim, LEASE * rig.random.uniform(1.3, 2.0))
+        pauses += 1
+        time.sleep(LEASE / 2)
+    rig.stop(*producers)
+    rig.drain()
+    rig.stop(*workers)
+    events, rows = rig.check()
+    stale = _stale(rig)
+    fenced = _fenced_after_pause(events)
+    rig.report(
+        jobs=len(rows),
+        pauses=pauses,
+        stale_writes_refused=len(stale),
+        of_them_renewals=sum(event.how == "renewal" for event in stale),
+        handlers_fenced=fenced,
+        crashes_counted=sum(row.crashes for row in rows.values()),
+        lapses_forgiven=sum(event.what == "rescued" and event.how == "released" for event in events),
+        machine_late=rig.pulse.worst_seconds,
+    )
+    assert len(stale) >= STALE_WRITES, "too few stale writes were tried: this run shows nothing"
+    assert any(event.how == "completed" for event in stale), "no stale end was tried, renewals only"
+    assert fenced >= 10, "handlers of a stopped worker went on under leases that were over"
+
+
+def _stale(rig: Rig) -> list[Event]:
+    return [event for event in rig.events() if event.what == "stale"]
+
+
+def _fenced_after_pause(events: list[Event]) -> int:
+    """Handlers that were stopped within a second after their process went on."""
+    went_on: dict[int, int] = {}
+    fenced = 0
+    for event in events:
+        if event.what == "continued":
+            went_on[event.pid] = event.at
+        elif event.what == "stopped" and 0 <= event.at - went_on.get(event.pid, event.at + 1) < 1_000_000_000:
+            fenced += 1
+    return fenced
+
+
+def _running(worker: Process) -> int:
+    ends = ("returned", "raised", "stopped")
+    return sum((event.what == "started") - (event.what in ends) for event in worker.events())
