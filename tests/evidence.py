@@ -1,6 +1,8 @@
-"""The record of a run: which test, marked with which capability, passed on which store. ``docs/capabilities.md`` is made from it.
+"""The record of a run: which test, marked with which capability, passed on which store. The page
+``docs/capabilities.md`` is made from it.
 
-Every process of a parallel run appends lines to the file that ``TESSERA_TEST_EVIDENCE`` names; a line is one test.
+Every process of a parallel run appends lines to the file that ``TESSERA_TEST_EVIDENCE`` names; a line is one
+test.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ def marked_ids(item: pytest.Item) -> list[str]:
 
 
 def stores_of(item: pytest.Item) -> list[str]:
-    """Where the test ran: by the mark ``store``, else by its parameters, else by its folder, else on the reference."""
+    """Where the test ran: by the mark ``store``, its parameters, or its folder; else on the reference."""
     named = [str(name) for mark in item.iter_markers("store") for name in mark.args]
     if named:
         return named
@@ -31,7 +33,7 @@ def stores_of(item: pytest.Item) -> list[str]:
     found = [store for store in STORES if store in words]
     if found:
         return found
-    return [store for store in STORES if f"/{store}/" in item.nodeid] or ["memory"]
+    return [store for store in STORES if f"/{store}/" in f"/{item.nodeid}"] or ["memory"]
 
 
 class Recorder:
@@ -41,17 +43,17 @@ class Recorder:
         self._path = path
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(
-        self, item: pytest.Item, call: pytest.CallInfo[None]
-    ) -> Iterator[None]:
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
         report = yield
         ids = marked_ids(item)
-        if ids and call.when == "call":
+        # What did not get as far as its own code, or fell down after it, is no evidence, and must be seen.
+        outcome = report.outcome  # type: ignore[attr-defined]  # a hook wrapper is sent the report
+        if ids and (call.when == "call" or outcome != "passed"):
             line = {
                 "test": item.nodeid.split("[")[0],
                 "ids": ids,
                 "stores": stores_of(item),
-                "outcome": report.outcome,  # type: ignore[attr-defined]  # a hook wrapper is sent the report
+                "outcome": outcome,
             }
             with self._path.open("a", encoding="utf-8") as record:
                 record.write(json.dumps(line) + "\n")

@@ -159,7 +159,7 @@ class JobKind(Bound[R]):
             max_crashes=options.max_crashes,
             priority=options.priority,
             keep=(keep.completed, keep.dead, keep.cancelled),
-            needs=tuple((c.name, c.by, c.units if isinstance(c.units, int) else 1) for c in options.counters),
+            needs=tuple((counter.name, counter.by, counter.units) for counter in options.counters),
         )
 
 

@@ -58,7 +58,9 @@ def test_every_lease_of_a_job_has_a_higher_fence(rig: Rig):
     rig.do(add("a"))
     fences = []
     for step in range(12):
+        before = rig.job("a").fence
         job = rig.take()
+        assert job.fence > before
         fences.append(job.fence)
         match step % 4:
             case 0:

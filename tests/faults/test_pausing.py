@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
+from contextlib import closing
 
 import pytest
 
@@ -20,7 +22,7 @@ LONGEST_SECONDS = 25.0
 def test_every_write_of_a_worker_that_was_stopped_beyond_its_leases_is_refused(rig: Rig) -> None:
     """T-pause. INV-5, INV-6, INV-7, INV-10."""
     workers = [rig.worker(lease_seconds=LEASE, concurrency=16, prefetch=0) for _ in range(3)]
-    producers = [rig.producer({"nap": 3, "doze": 3, "deaf": 3}, rate=24, longest_ms=1_400) for _ in range(2)]
+    producers = [rig.producer({"nap": 3, "doze": 2, "deaf": 1, "stubborn": 3}, rate=24, longest_ms=1_400) for _ in range(2)]
     rig.until(lambda: all(_running(worker) >= 3 for worker in workers), "every worker has work")
     end = time.monotonic() + LONGEST_SECONDS
     pauses = 0
@@ -48,6 +50,27 @@ def test_every_write_of_a_worker_that_was_stopped_beyond_its_leases_is_refused(r
     assert len(stale) >= STALE_WRITES, "too few stale writes were tried: this run shows nothing"
     assert any(event.how == "completed" for event in stale), "no stale end was tried, renewals only"
     assert fenced >= 10, "handlers of a stopped worker went on under leases that were over"
+
+
+@pytest.mark.capability("R1")
+def test_a_lock_that_outlasts_every_lease_costs_nobody_a_crash(rig: Rig) -> None:
+    """INV-37: whoever could not renew because nobody could write is not to blame."""
+    workers = [rig.worker(lease_seconds=LEASE, concurrency=8) for _ in range(3)]
+    producers = [rig.producer({"nap": 1, "doze": 1}, rate=10, longest_ms=1_500) for _ in range(2)]
+    rig.until(lambda: all(_running(worker) >= 3 for worker in workers), "every worker has work")
+    for _ in range(3):
+        with closing(sqlite3.connect(rig.database, isolation_level=None, timeout=10)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            time.sleep(LEASE * 2)
+            connection.execute("ROLLBACK")
+        time.sleep(LEASE * 1.5)
+    rig.stop(*producers)
+    rig.drain()
+    rig.stop(*workers)
+    events, rows = rig.check()
+    forgiven = sum(event.what == "rescued" and event.how == "released" for event in events)
+    rig.report(jobs=len(rows), lapses_forgiven=forgiven, machine_late=rig.pulse.worst_seconds)
+    assert forgiven >= 5, "no lease lapsed under the lock: this run shows nothing"
 
 
 def _stale(rig: Rig) -> list[Event]:

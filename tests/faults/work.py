@@ -19,13 +19,15 @@ from msgspec.structs import replace
 
 from tessera import Ceiling, Context, Rate, Retry, Tessera
 from tessera.connect import Backend, connect
+from tessera.engine.finishing import Finish, finish
 from tessera.kinds import JobKind
 from tessera.model.changes import Answer, Done, EditJob, Group, Held, Lapsed, MoveJob
 from tessera.model.ids import show_id
 from tessera.model.job import Job, Terms, encode_terms
+from tessera.model.outcomes import Completed
 from tessera.model.queries import Claimed, ClaimRequest
 from tessera.options import JobOptions
-from tessera.store.protocol import Store
+from tessera.store.protocol import Store, run_blocking
 from tessera.store.sqlite import SqliteFile, SqliteStore
 from tests.faults import history
 
@@ -106,6 +108,16 @@ def deaf(ms: int, ctx: Context) -> int:
     """Work in a thread that looks at nothing: it hands in its result whatever has happened."""
     with told(ctx):
         time.sleep(ms / 1_000)
+    return ctx.job.fence
+
+
+@app.job(queue="work", retry=_QUICK, max_crashes=_STURDY)
+def stubborn(ms: int, ctx: Context) -> int:
+    """Work that hands in its result by itself too, as a holder outside would, and hears what the store says to that."""
+    with told(ctx):
+        time.sleep(ms / 1_000)
+        fence = str(ctx.job.fence).encode()
+        run_blocking(finish(app._store(), [Finish(ctx.job, Completed(fence))]))
     return ctx.job.fence
 
 

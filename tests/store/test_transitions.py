@@ -20,7 +20,7 @@ END = End(3, "completed", NOW - 5, 0, "h")
 
 
 def running(**fields) -> Job:
-    values = {
+    values: dict[str, Any] = {
         "id": KEY,
         "kind": "k",
         "queue": "q",

@@ -198,7 +198,7 @@ async def test_split_waits_for_children_and_finds_their_results(rig):
         results = await ctx.achildren()
         if not results:
             ctx.split([("part", {"n": n}) for n in (1, 2)], note="squares")
-        return [result.value for result in results]
+        return [ctx.note, *(result.value for result in results)]
 
     rig.kind(part)
     rig.kind(whole)
@@ -206,7 +206,7 @@ async def test_split_waits_for_children_and_finds_their_results(rig):
         job = await rig.enqueue("whole")
         await rig.until(lambda: rig.job(job).is_final)
     row = rig.job(job)
-    assert rig.result(job) == [1, 4]
+    assert rig.result(job) == ["squares", 1, 4]
     assert (row.attempt, row.failures) == (2, 0)
     assert row.ends[0].end == "split"
 

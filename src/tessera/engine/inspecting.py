@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter as Tally
+from typing import Final
+
 import msgspec
 
 from tessera.engine.lookup import find_job
@@ -9,10 +12,13 @@ from tessera.engine.policies import Policies
 from tessera.model.ids import show_id
 from tessera.model.job import Job, extras_of
 from tessera.model.queries import Filter, Page
-from tessera.model.states import FINAL, LIVE, State
+from tessera.model.states import LIVE, State
 from tessera.model.worker import WORKER_SPACE, WorkerInfo
 from tessera.rules.explaining import Cause, CounterFact, Facts, explain
 from tessera.store.protocol import Store
+
+KINDS_LOOKED_AT: Final = 100_000
+"""No store counts by kind: a look at the whole of a large backlog would take minutes."""
 
 
 class Explanation(msgspec.Struct, frozen=True, gc=False):
@@ -100,14 +106,14 @@ async def children(store: Store, parent: Job) -> list[Job]:
 
 
 async def waiting_kinds(store: Store) -> dict[str, int]:
-    """Kinds of all jobs that have not ended, with their number."""
-    waiting: dict[str, int] = {}
+    """Kinds of the jobs that have not ended, with their number; of the newest ``KINDS_LOOKED_AT`` jobs where
+    there are more.
+    """
+    waiting: Tally[str] = Tally()
     page = Page(limit=200)
-    states = tuple(state for state in State if state not in FINAL)
     while True:
-        found = await store.find_jobs(Filter(states=states), page)
-        for job in found.jobs:
-            waiting[job.kind] = waiting.get(job.kind, 0) + 1
-        if not found.after:
-            return waiting
+        found = await store.find_jobs(Filter(states=tuple(LIVE)), page)
+        waiting.update(job.kind for job in found.jobs)
+        if not found.after or waiting.total() >= KINDS_LOOKED_AT:
+            return dict(waiting)
         page = Page(found.after, 200)

@@ -1,1 +1,1 @@
-"""Values and nothing else: what a job, a lease, a change and an answer are. No I/O, no clock, no decisions."""
+"""Values and nothing else: what a job, a lease, a change, an answer is. No I/O, no clock, no decisions."""

@@ -30,7 +30,7 @@ Time: TypeAlias = int | After
 
 
 class Edge(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """``child`` waits for ``parent``. A join is the same thing: the split job waits for each of its children."""
+    """``child`` waits for ``parent``. A join is the same: the split job waits for each of its children."""
 
     parent: JobId
     child: JobId
@@ -171,7 +171,7 @@ class Edits(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     held: bool | UnsetType = UNSET
     tags: tuple[str, ...] | UnsetType = UNSET
     payload: bytes | UnsetType = UNSET
-    result: bytes | None | UnsetType = UNSET
+    result: bytes | UnsetType | None = UNSET
     body: bytes | UnsetType = UNSET
     ext: bytes | UnsetType = UNSET
     reason: str | UnsetType = UNSET

@@ -1,4 +1,4 @@
-"""What a handler may raise to end its attempt otherwise than by returning. Any other exception is a failure."""
+"""What a handler may raise to end its attempt by intent. Any other exception is a failure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Seconds = float | int | timedelta
 
 
 def to_ms(span: Seconds, argument: str, *, least: int = 0) -> int:
-    """Whole milliseconds of a span. Raises InvalidArgument if it is negative, or not zero but rounds to zero."""
+    """Whole milliseconds of a span. Raises InvalidArgument if it is negative, or rounds to zero unasked."""
     seconds = span.total_seconds() if isinstance(span, timedelta) else span
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise InvalidArgument(argument, f"is {seconds!r}; give seconds as a number, or a timedelta")

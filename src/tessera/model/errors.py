@@ -179,7 +179,8 @@ class QueueFull(TesseraError):
         self.limit = limit
         self.depth = depth
         super().__init__(
-            f"queue {queue!r} holds {depth} unfinished jobs and its limit is {limit}; nothing was stored, try again later"
+            f"queue {queue!r} holds {depth} unfinished jobs and its limit is {limit}; nothing was stored, "
+            "try again later"
         )
 
 

@@ -29,5 +29,5 @@ def read_id(text: str) -> JobId | None:
 
 
 def key_of_given_id(installation: bytes, given_id: str) -> JobId:
-    """The key of a caller's own id: ``uuid5(installation, id)``, so that every producer derives the same one."""
+    """The key of a caller's own id: ``uuid5(installation, id)``; every producer derives the same one."""
     return JobId(uuid.uuid5(uuid.UUID(bytes=installation), given_id).bytes)

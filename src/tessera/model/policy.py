@@ -56,8 +56,8 @@ class KindPolicy(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     max_crashes: int = 3
     priority: int = 0
     keep: tuple[int, int, int] | None = None
-    needs: tuple[tuple[str, str, int], ...] = ()
-    """(counter name, dotted path into the arguments or '', units)."""
+    needs: tuple[tuple[str, str, int | str], ...] = ()
+    """(counter name, path of the argument it is kept by or '', units or the argument that says them)."""
 
 
 class Policy(msgspec.Struct, frozen=True):

@@ -127,7 +127,7 @@ def _attempt(end: End) -> AttemptView:
     )
 
 
-def _decoded(data: bytes) -> Any:
+def _decoded(data: bytes) -> object:
     """JSON if it is that; bytes of another codec stay bytes."""
     try:
         return msgspec.json.decode(data)

@@ -13,7 +13,7 @@ from tessera.model.changes import AddJob
 from tessera.model.control import Control, Seconds, to_ms
 from tessera.model.errors import InvalidArgument
 from tessera.model.ids import show_id
-from tessera.model.job import Job
+from tessera.model.job import Job, extras_of
 from tessera.model.states import State
 from tessera.rules.jsonform import Misfit, write_plain
 from tessera.rules.payload import check_result_size
@@ -155,6 +155,11 @@ class Context:
     def attempt(self) -> int:
         """The number of this run, from 1."""
         return self.job.attempt
+
+    @property
+    def note(self) -> str:
+        """What this job wrote to itself with its last ``split``; '' before."""
+        return extras_of(self.job).join_note
 
     @property
     def deadline(self) -> datetime | None:

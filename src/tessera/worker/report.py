@@ -120,7 +120,7 @@ def clock_text(ms: int) -> str:
 
 
 def clean(text: str) -> str:
-    """The text with lone surrogates replaced: no encoding can store them.
+    r"""The text with lone surrogates replaced: no encoding can store them.
 
     >>> clean("a\ud800b")
     'a?b'

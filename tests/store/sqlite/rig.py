@@ -103,7 +103,7 @@ class Handle:
 
 
 def child(source: str, *arguments: str, **options) -> subprocess.Popen[str]:
-    """Another process that runs this source with the rig at hand; what it prints is read from its ``stdout``."""
+    """Another process that runs this source with the rig at hand."""
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
     return subprocess.Popen(
         [sys.executable, "-c", source, *arguments],

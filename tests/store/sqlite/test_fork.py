@@ -29,7 +29,7 @@ def in_a_child(work: Callable[[], None]) -> None:
         try:
             work()
             code = 0
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - whatever it is, the child ends here and says so
             traceback.print_exc()
         finally:
             os._exit(code)

@@ -14,10 +14,10 @@ from tests.store.sqlite.rig import START, Handle
 
 KEYED = "USING INDEX sqlite_autoindex_{}_1 (id=?)"
 VALUES = {
-    "after": b"\xff" * 17, "beyond": "kind:q;", "blocked_on": "c", "child": b"c", "first": "kind:q:", "holder": "h",
-    "id": b"i" * 16, "ids": b"i" * 160, "job": b"j", "key": "k", "limit": 100, "now": START, "number": 0, "parent": b"p",
-    "prefix": "k", "priority": 0, "queue": "q", "sha256": b"s", "size": 1, "space": "s", "state": 0, "tag": "t",
-    "tenant": "t", "upload": "u", "version": 1,
+    "after": b"\xff" * 17, "beyond": "kind:q;", "blocked_on": "c", "child": b"c", "first": "kind:q:",
+    "holder": "h", "id": b"i" * 16, "ids": b"i" * 160, "job": b"j", "key": "k", "limit": 100, "now": START,
+    "number": 0, "parent": b"p", "prefix": "k", "priority": 0, "queue": "q", "sha256": b"s", "size": 1,
+    "space": "s", "state": 0, "tag": "t", "tenant": "t", "upload": "u", "version": 1,
 }  # fmt: skip
 SERVED = [
     (source.LOAD_JOB, [KEYED.format("tessera_job")]),
@@ -71,8 +71,17 @@ SERVED = [
     (finding.BLOCKED_KEYS, ["USING COVERING INDEX tessera_job_blocked"]),
     (finding.UNDER_KEY, ["USING COVERING INDEX tessera_job_blocked (blocked_on=?)"]),
 ]
-SORTED = {source.OUTDATED, finding.READY_KEYS, finding.SCHEDULED_KEYS, finding.LEASED_KEYS, finding.HELD_KEYS, finding.BLOCKED_KEYS,
-          finding.UNDER_KEY, reads.LAPSED, reads.GONE}  # fmt: skip
+SORTED = {
+    source.OUTDATED,
+    reads.GONE,
+    reads.LAPSED,
+    finding.BLOCKED_KEYS,
+    finding.HELD_KEYS,
+    finding.LEASED_KEYS,
+    finding.READY_KEYS,
+    finding.SCHEDULED_KEYS,
+    finding.UNDER_KEY,
+}
 """These may sort, and say so where they stand: few keys, or leases of one instant."""
 
 

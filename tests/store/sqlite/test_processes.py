@@ -93,7 +93,7 @@ def test_processes_that_drain_one_queue_share_it_without_an_overlap(path, handle
     for other in others:
         tell(other, "go")
     done = [output_of(other).split() for other in others]
-    assert sorted(sum(done, [])) == sorted(names)
+    assert sorted(name for names_of_one in done for name in names_of_one) == sorted(names)
     assert handle.claim().jobs == ()
     assert handle.verify() == []
 

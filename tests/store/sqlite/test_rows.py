@@ -74,8 +74,8 @@ def test_fields_that_a_later_release_adds_are_ignored():
 
 def test_the_number_of_a_state_never_changes():
     assert [state.value for state in rows.STATES] == [
-        "pending", "scheduled", "available", "blocked", "running", "waiting", "quarantined", "completed", "dead",
-        "cancelled",
+        "pending", "scheduled", "available", "blocked", "running", "waiting", "quarantined", "completed",
+        "dead", "cancelled",
     ]  # fmt: skip
 
 
