@@ -88,9 +88,9 @@ def page(listed: dict[str, Any], data: dict[str, Any]) -> str:
     """The documentation page."""
     parts = [INTRODUCTION]
     for group in _groups(listed):
-        parts.append(
-            f"\n## {group['title']}\n\n| id | capability | {' | '.join(STORES)} |\n|---|---|{'---|' * len(STORES)}"
-        )
+        parts.append(f"\n## {group['title']}\n")
+        parts.append(f"| id | capability | {' | '.join(STORES)} |")
+        parts.append(f"|---|---|{'---|' * len(STORES)}")
         for name in group:
             if name != "title":
                 row = data["capabilities"][name]

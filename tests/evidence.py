@@ -57,7 +57,7 @@ class Recorder:
             }
             with self._path.open("a", encoding="utf-8") as record:
                 record.write(json.dumps(line) + "\n")
-        return report  # type: ignore[return-value]  # see above
+        return report
 
 
 def install(config: pytest.Config) -> None:

@@ -286,3 +286,9 @@ def test_a_job_keeps_its_last_two_hundred_lines():
     job = running(ext=encode_extras(Extras(log=tuple(map(str, range(150))))))
     log = endings.merged_extras(job, Extras(log=tuple(map(str, range(150, 250))))).log
     assert (len(log), log[0], log[-1]) == (200, "50", "249")
+
+
+@pytest.mark.parametrize("extras", [None, Extras(output=b"1")])
+def test_the_note_of_a_split_is_kept_with_what_the_run_left(extras: Extras | None):
+    moved = move_of(end(running(), Split((), note="squares"), extras))
+    assert moved.edits.ext == encode_extras(Extras(output=extras.output if extras else b"", join_note="squares"))

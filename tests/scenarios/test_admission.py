@@ -283,7 +283,7 @@ async def test_what_was_claimed_ahead_is_leased_and_is_given_back_uncharged(app:
         await crowd.wait(n)
 
     handles = [await work.aenqueue(n) for n in range(4)]
-    async with working(app, concurrency=1, prefetch=10, grace_seconds=0, lease_seconds=0.6) as worker:
+    async with working(app, concurrency=1, prefetch=10, grace_seconds=0, lease_seconds=1) as worker:
         await are_inside(app, crowd, 0)
         first = [(await reaches(app, handle, State.RUNNING)).lease_until for handle in handles]
 

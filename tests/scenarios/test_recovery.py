@@ -188,7 +188,7 @@ async def test_not_yet_is_no_failure_and_a_thousand_of_them_are_the_end(app: Tes
 
 @pytest.mark.capability("H6")
 async def test_a_job_that_puts_itself_off_ends_at_its_deadline(app: Tessera):
-    @app.job(deadline=0.3)
+    @app.job(deadline=1)
     async def not_yet() -> None:
         raise Snooze(600)
 

@@ -103,7 +103,7 @@ async def test_a_deadline_ends_a_job_over_all_its_attempts(app: Tessera, running
 @pytest.mark.asyncio
 @pytest.mark.capability("H8")
 async def test_a_deadline_ends_a_job_that_waits_for_its_retry(app: Tessera):
-    @app.job(retry=Retry(base=600), deadline=0.5)
+    @app.job(retry=Retry(base=600), deadline=1)
     async def fails() -> None:
         raise ValueError
 
@@ -201,7 +201,7 @@ async def test_a_stop_takes_nothing_new_keeps_the_leases_and_lets_handlers_end(a
         return n
 
     handle = await work.aenqueue(1)
-    async with working(app, grace_seconds=60, lease_seconds=0.6) as worker:
+    async with working(app, grace_seconds=60, lease_seconds=1) as worker:
         await signalled(begun)
         worker.stop()
         await drains(app, worker)
@@ -210,7 +210,7 @@ async def test_a_stop_takes_nothing_new_keeps_the_leases_and_lets_handlers_end(a
 
         async def is_renewed() -> bool:
             until_now = (await handle.aget()).lease_until
-            return until_now is not None and first is not None and (until_now - first).total_seconds() > 0.6
+            return until_now is not None and first is not None and (until_now - first).total_seconds() > 1
 
         await until(app, is_renewed, "the lease to be kept for longer than it is")
         gate.set()
@@ -282,7 +282,7 @@ async def test_a_handler_that_blocks_the_loop_past_its_lease_keeps_it_and_is_rep
         return "done"
 
     handle = await computes_without_an_await.aenqueue()
-    async with working(app, lease_seconds=0.6, lag_seconds=0.4), working(app, queues=["elsewhere"]):
+    async with working(app, lease_seconds=0.9, lag_seconds=0.4), working(app, queues=["elsewhere"]):
         assert await handle.aresult(10) == "done"
         record = await logged(app, caplog, "the event loop has not turned for")
     assert "computes_without_an_await" in record.getMessage()

@@ -153,9 +153,11 @@ def _changes(
             return name, (move(State.DEAD, reason="expired"),)
         case Split(children=children, on_child_dead=on_child_dead, note=note):
             otherwise = ON_CHILD_DEAD[on_child_dead]
-            noted = replace(extras or extras_of(job), join_note=note)
+            kept = extras or extras_of(job)
+            if note != kept.join_note:
+                ext = Edits(ext=encode_extras(replace(kept, join_note=note)))
             links = tuple(Link(Edge(child.job.id, job.id, "completed", otherwise)) for child in children)
-            waits = Edits(ext=encode_extras(noted), expires_at=job.deadline)
+            waits = _with(ext, expires_at=job.deadline)
             # Nothing to wait for is a join at once: nobody would ever wake the job.
             return name, (*children, move(State.WAITING if children else State.AVAILABLE, waits), *links)
     assert_never(outcome)

@@ -6,7 +6,7 @@ half a lease first waits one full lease, in which holders that live renew, and t
 lapsed without charging anybody. A process that was stopped for as long (SIGSTOP, a suspended machine) cannot
 tell the two apart and does the same.
 
-The first sweep of a process has no gap: else a payload that kills each worker at once would never be charged.
+A process knows of no gap before its first sweep: else a payload that kills each worker at once would never be charged.
 """
 
 from __future__ import annotations
@@ -27,10 +27,15 @@ class Watch(msgspec.Struct, frozen=True, gc=False):
     """What one process remembers of its sweeps, in seconds of its monotonic clock."""
 
     swept_at: float | None = None
-    """The last sweep that the store answered."""
+    """The last sweep that the store answered, or the beginning of the first."""
     waits_until: float = 0.0
     forgives: bool = False
     """The first rescue after the wait is still to come."""
+
+
+def first_sweep(watch: Watch, now: float) -> Watch:
+    """Begin to watch: a first sweep that has to wait for the store has a gap too."""
+    return Watch(now) if watch.swept_at is None else watch
 
 
 def before_sweep(watch: Watch, now: float, lease_seconds: float) -> tuple[Watch, Rescue]:

@@ -133,6 +133,24 @@ def test_nothing_is_known_of_any_verb_whose_commit_failed(faulty):
     assert len(errors) == 3
 
 
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_ctrl_c_at_the_commit_leaves_all_or_nothing_and_the_next_verb_works(faulty, monkeypatch, is_committed):
+    def interrupted(self, sql, *values):
+        if sql != "COMMIT":
+            return sqlite3.Connection.execute(self, sql, *values)
+        if is_committed:
+            sqlite3.Connection.execute(self, sql, *values)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Faulty, "execute", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            faulty.add("a")
+    assert faulty.names() == ["a"] * is_committed
+    assert faulty.add("b") == [Done()]
+    assert faulty.verify() == []
+
+
 def test_a_begin_that_fails_is_known_to_have_written_nothing(faulty):
     Faulty.faults["BEGIN IMMEDIATE"] = sqlite3.SQLITE_IOERR
     with pytest.raises(StoreUnavailable):

@@ -71,8 +71,10 @@ def check(path: str, output: str, open_handle) -> int:
 
 
 def test_under_a_limit_of_file_size_what_runs_can_finish(path, open_handle):
-    """INV-1, INV-33, T-full: the portable form. Such a limit leaves room for a ballast always, so that it is not
-    tried to put it back: then the file itself would grow to the limit, and no ballast helps against that.
+    """INV-1, INV-33, T-full: the portable form.
+
+    Under such a limit there is always room for a ballast, so it is not put back here: the file itself would
+    grow to the limit then, against which no ballast helps.
     """
     limit = 2 * 1024 * 1024
 
