@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 STORES = ("memory", "sqlite")
+ON_SQLITE = ("tests/doors/cli/", "tests/faults/")
+"""Folders whose tests all work on a file."""
 VARIABLE = "TESSERA_TEST_EVIDENCE"
 
 
@@ -33,6 +35,8 @@ def stores_of(item: pytest.Item) -> list[str]:
     found = [store for store in STORES if store in words]
     if found:
         return found
+    if item.nodeid.startswith(ON_SQLITE):
+        return ["sqlite"]
     return [store for store in STORES if f"/{store}/" in f"/{item.nodeid}"] or ["memory"]
 
 

@@ -95,6 +95,16 @@ def test_a_cell_names_a_test_that_passed_there_gives_a_reason_or_is_empty(projec
     assert "| P4 | HTTP enqueue |  |  |" in page
 
 
+def test_what_is_there_in_part_says_what_it_lacks(project: Project, capsys: pytest.CaptureFixture[str]):
+    listed = project.folder / "docs" / "capabilities.toml"
+    listed.write_text(LISTED + '\n[partial]\nP4 = "a proxy"\n')
+    assert project.generate(ran("P4", "sqlite")) == 0
+    assert project.cells["P4"] == {"sqlite": {"part": "tests/a.py::test_it", "lacks": "a proxy"}}
+    assert "| P4 | HTTP enqueue |  | **in part** `a.py::test_it`; lacks a proxy |" in project.page.read_text()
+    assert project.generate(ran("P1", "sqlite")) == 1
+    assert "[partial] names 'P4', which no test shows" in capsys.readouterr().err
+
+
 def test_an_id_that_is_not_listed_is_refused(project: Project, capsys: pytest.CaptureFixture[str]):
     assert project.generate(ran("P1", "sqlite"), ran("P99", "sqlite")) == 1
     assert "marked 'P99', which docs/capabilities.toml does not list" in capsys.readouterr().err

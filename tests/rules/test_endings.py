@@ -291,4 +291,6 @@ def test_a_job_keeps_its_last_two_hundred_lines():
 @pytest.mark.parametrize("extras", [None, Extras(output=b"1")])
 def test_the_note_of_a_split_is_kept_with_what_the_run_left(extras: Extras | None):
     moved = move_of(end(running(), Split((), note="squares"), extras))
-    assert moved.edits.ext == encode_extras(Extras(output=extras.output if extras else b"", join_note="squares"))
+    assert moved.edits.ext == encode_extras(
+        Extras(output=extras.output if extras else b"", join_note="squares")
+    )

@@ -50,7 +50,7 @@ from tessera.model.ids import JobId
 from tessera.model.job import Job
 from tessera.model.queries import Event
 from tessera.model.states import State
-from tessera.store import transitions
+from tessera.store import completions, transitions
 from tessera.store.working import Working
 
 REQUEST_SPACE = "~request"
@@ -79,7 +79,7 @@ def apply_group(work: Working, group: Group) -> Answer:
     if (
         len(group.changes) == 1
         and len(group.guards) == 1
-        and _complete_plainly(work, *group.guards, *group.changes)
+        and completions.complete_plainly(work, *group.guards, *group.changes)
     ):
         return _DONE
     for guard in group.guards:
@@ -97,21 +97,6 @@ def apply_group(work: Working, group: Group) -> Answer:
             existing += answer.existing
     transitions.settle(work)
     return Done(len(existing) == len(group.changes), tuple(existing)) if existing else _DONE
-
-
-def _complete_plainly(work: Working, guard: Guard, change: Change) -> bool:
-    """A worker's usual finish, if the group is one and its lease holds. False = nothing was done."""
-    if type(guard) is not Held or type(change) is not MoveJob or change.to is not State.COMPLETED:
-        return False
-    job = work.jobs.get(change.job)
-    return (
-        job is not None
-        and guard.job == job.id
-        and guard.fence == job.fence
-        and job.state is State.RUNNING
-        and work.now < job.lease_until
-        and transitions.complete_plainly(work, job, change)
-    )
 
 
 def _answer_to_refusal(work: Working, group: Group, refused: Refused) -> Answer:

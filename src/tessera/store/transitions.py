@@ -13,12 +13,12 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import astuple, replace
 
-from tessera.model.changes import Counter, Edge, Edits, MoveJob, Record, Slot
+from tessera.model.changes import Counter, Edge, Edits, Record, Slot
 from tessera.model.ids import JobId
 from tessera.model.job import NEVER, End, Job, Need
 from tessera.model.policy import POLICY_SPACE
 from tessera.model.queries import Event
-from tessera.model.states import FINAL, EventLevel, State
+from tessera.model.states import FINAL, State
 from tessera.rules import admission, lifecycle, ordering
 from tessera.store.working import Working
 
@@ -143,54 +143,6 @@ def move(
         if before in FINAL:
             _take_slots_again(work, moved)
     return moved
-
-
-def complete_plainly(work: Working, job: Job, change: MoveJob) -> bool:
-    """What ``move`` does to a running job that completes, owns nothing and is waited for by nobody, in one
-    step instead of twelve: half of all moves there are, at a third of the cost. False = it is not such a
-    job.
-
-    A test holds the two against each other.
-    """
-    end, edits = change.end, change.edits
-    if (
-        end is None
-        or job.holds
-        or job.slots
-        or job.heirs
-        or job.open
-        or job.events is EventLevel.FULL
-        or not job.keep.completed
-        or change.refund
-        or end.end in lifecycle.ODD_ENDS
-        or astuple(edits).count(UNSET) + (edits.result is not UNSET) + (edits.ext is not UNSET) != len(_EDITS)
-    ):
-        return False
-    now, kept_for = work.now, job.keep.completed
-    completed = replace(
-        job,
-        state=State.COMPLETED,
-        reason=change.reason,
-        blocked_on="",
-        holder="",
-        lease_until=0,
-        cap_at=0,
-        claimed_at=0,
-        cancel_requested=False,
-        last_fence=job.fence,
-        last_end=end.end,
-        fence=job.fence + 1,
-        ends=(*job.ends[1 - KEPT_ENDS :], replace(end, ended_at=now)),
-        finished_at=now,
-        gone_at=NEVER if kept_for < 0 else now + kept_for,
-        result=job.result if edits.result is UNSET else edits.result,
-        ext=job.ext if edits.ext is UNSET else edits.ext,
-    )
-    work.jobs.put(job.id, None)
-    work.archive.put(job.id, completed)
-    work.count(job.queue, State.RUNNING, -1)
-    work.count(job.queue, State.COMPLETED, +1)
-    return True
 
 
 def set_aside(work: Working, job: Job, key: str, reason: str) -> None:

@@ -168,7 +168,7 @@ class Slots:
         for attempt in self._running.values():
             if attempt.stop is not Stop.LEASE and self._leases.is_spent(attempt.hold, now):
                 self._fence(attempt, "its lease could not be renewed")
-        self._forget([h for h in (*self._buffer, *self._alone) if self._leases.is_spent(h, now)])
+        self._let_go([h for h in (*self._buffer, *self._alone) if self._leases.is_spent(h, now)])
         if self._buffer and now - self._started_at > STALE_BUFFER_SECONDS:
             self.rate.forget()
             self.give_back()
@@ -214,7 +214,7 @@ class Slots:
     def _start(self, hold: Hold) -> Attempt | None:
         attempt = Attempt(hold, self._handlers.get(hold.job.kind))
         if self._leases.is_spent(hold, attempt.started_at):
-            self._forget([hold])
+            self._let_go([hold])
             return None
         self._started_at = attempt.started_at
         if not self._running:
@@ -257,11 +257,21 @@ class Slots:
         logger.error("a handler is stopped: %s", why, extra=who(attempt))
         attempt.ask_to_stop(Stop.LEASE)
 
-    def _forget(self, holds: list[Hold]) -> None:
-        """Leases that ended before their jobs began: whoever rescues them knows no more than we do."""
+    def _let_go(self, holds: list[Hold]) -> None:
+        """Leases of which too little is left to begin. By the store's clock they may live on, where a claim waited
+        long for a writer: given back, none of them lapses and is charged as a crash."""
         if not holds:
             return
-        logger.warning("the leases of %d jobs were over before they began", len(holds))
+        logger.warning("the leases of %d jobs were nearly over before they began", len(holds))
+        self._take_out(holds)
+        for hold in holds:
+            self._completer.add(hold, GivenBack())
+
+    def _forget(self, holds: list[Hold]) -> None:
+        """Leases that the store says are gone before their jobs began."""
+        if not holds:
+            return
+        logger.warning("the leases of %d jobs were lost before they began", len(holds))
         self._take_out(holds)
         self._leases.drop(holds)
 

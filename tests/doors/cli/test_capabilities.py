@@ -13,6 +13,10 @@ TABLE = {
             "stores": {"sqlite": {"yes": "tests/a.py::test_tags"}, "memory": {"yes": "x"}},
         },
         "F4": {"title": "wakeups", "stores": {"sqlite": {"no": "polls"}}},
+        "H5": {
+            "title": "retries",
+            "stores": {"sqlite": {"part": "tests/b.py::test_retry", "lacks": "a function of the error"}},
+        },
         "P4": {"title": "HTTP enqueue", "stores": {}},
     }
 }
@@ -36,6 +40,7 @@ def test_the_column_of_the_urls_store_is_told(bare, packaged):
     assert [(row["id"], row["answer"], row["why"]) for row in found["capabilities"]] == [
         ("P7", "yes", "tests/a.py::test_tags"),
         ("F4", "no", "polls"),
+        ("H5", "in part", "lacks a function of the error"),
         ("P4", "", ""),
     ]
 
@@ -45,7 +50,7 @@ def test_people_see_what_is_built_and_the_sums(bare, packaged):
     answer = bare("capabilities", "sqlite:///any.db")
     assert "tags" in answer.out
     assert "HTTP enqueue" not in answer.out
-    assert answer.err == "sqlite: 1 offered, 1 not offered, 1 not built\n"
+    assert answer.err == "sqlite: 1 offered, 1 in part, 1 not offered, 1 not built\n"
     assert "HTTP enqueue" in bare("capabilities", "sqlite:///any.db", "--all").out
 
 

@@ -134,7 +134,9 @@ def test_nothing_is_known_of_any_verb_whose_commit_failed(faulty):
 
 
 @pytest.mark.parametrize("is_committed", [False, True])
-def test_ctrl_c_at_the_commit_leaves_all_or_nothing_and_the_next_verb_works(faulty, monkeypatch, is_committed):
+def test_ctrl_c_at_the_commit_leaves_all_or_nothing_and_the_next_verb_works(
+    faulty, monkeypatch, is_committed
+):
     def interrupted(self, sql, *values):
         if sql != "COMMIT":
             return sqlite3.Connection.execute(self, sql, *values)

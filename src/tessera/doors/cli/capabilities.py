@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as Tally
 from importlib.resources import files
 from typing import Final
 
@@ -16,15 +17,22 @@ TABLE: Final = "capabilities.json"
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """One capability on one store: the test that showed it, or why it is not offered."""
+    """One capability on one store: the test that showed it, whole or in part, or why it is not offered."""
 
     yes: str = ""
+    part: str = ""
+    lacks: str = ""
     no: str = ""
 
     @property
     def answer(self) -> str:
-        """yes, no, or nothing where it is not built."""
-        return "yes" if self.yes else "no" if self.no else ""
+        """yes, in part, no, or nothing where it is not built."""
+        return "yes" if self.yes else "in part" if self.part else "no" if self.no else ""
+
+    @property
+    def why(self) -> str:
+        """The test that showed it, what is missing, or why it is not offered."""
+        return self.yes or (f"lacks {self.lacks}" if self.part else self.no)
 
 
 class Capability(msgspec.Struct, frozen=True):
@@ -66,19 +74,17 @@ def capabilities(door: Door, store_url: str | None, everything: bool) -> None:
     ]
     if door.as_json:
         rows = [
-            {"id": id_, "title": title, "answer": cell.answer, "why": cell.yes or cell.no}
+            {"id": id_, "title": title, "answer": cell.answer, "why": cell.why, "test": cell.yes or cell.part}
             for id_, title, cell in cells
         ]
         door.out.document({"store": store, "capabilities": rows})
         return
-    shown = [
-        (id_, title, cell.answer, cell.yes or cell.no)
-        for id_, title, cell in cells
-        if cell.answer or everything
-    ]
-    door.out.table(("id", "capability", store, "test, or reason"), shown, empty=f"nothing is said of {store}")
-    offered = sum(cell.answer == "yes" for _, _, cell in cells)
-    refused = sum(cell.answer == "no" for _, _, cell in cells)
+    shown = [(id_, title, cell.answer, cell.why) for id_, title, cell in cells if cell.answer or everything]
+    door.out.table(
+        ("id", "capability", store, "test, or what is missing"), shown, empty=f"nothing is said of {store}"
+    )
+    count = Tally(cell.answer for _, _, cell in cells)
     door.out.note(
-        f"{store}: {offered} offered, {refused} not offered, {len(cells) - offered - refused} not built"
+        f"{store}: {count['yes']} offered, {count['in part']} in part, {count['no']} not offered, "
+        f"{count['']} not built"
     )

@@ -103,7 +103,7 @@ class Turn:
 
     def end(self) -> None:
         """Write what is left. A transaction that wrote nothing leaves no trace, and costs no sync."""
-        self._write()
+        self._work.finish()
         if self.source.wrote:
             writes.write_meta(self._cursor, self.source.meta)
 

@@ -11,7 +11,7 @@ from tessera.model.changes import Edits, Group, Held, MoveJob
 from tessera.model.ids import JobId
 from tessera.model.job import NEVER, End, Job, Keep, Need
 from tessera.model.states import EventLevel, State
-from tessera.store import evaluator, transitions
+from tessera.store import completions, evaluator
 from tessera.store.memory import World
 from tessera.store.working import Net, Row, Working
 
@@ -48,18 +48,18 @@ class Written:
 def written(job: Job, change: MoveJob, monkeypatch, *, short: bool) -> tuple[Written, bool]:
     """The effect of a finish, and whether the short way was taken."""
     taken = []
-    real = transitions.complete_plainly
+    real = completions.complete_plainly
 
-    def watched(work, job, change) -> bool:
-        taken.append(short and real(work, job, change))
+    def watched(work, guard, change) -> bool:
+        taken.append(short and real(work, guard, change))
         return taken[-1]
 
-    monkeypatch.setattr(transitions, "complete_plainly", watched)
+    monkeypatch.setattr(completions, "complete_plainly", watched)
     world = World(bytes(16), lambda: NOW)
     world.write(Net(jobs=[Row(job.id, None, job)]))
     work = Working(world, NOW)
     answer = evaluator.apply_group(work, Group((Held(job.id, job.fence, "completed"),), (change,)))
-    monkeypatch.setattr(transitions, "complete_plainly", real)
+    monkeypatch.setattr(completions, "complete_plainly", real)
     counts = {key: n for key, n in work.counts.items() if n}
     return Written(
         answer, work.jobs.net(), work.archive.net(), counts, list(work.events), work.slots.net()
