@@ -1,9 +1,9 @@
 """Write docs/capabilities.md and src/tessera/capabilities.json from the record of the last full run, or with
 --check compare them.
 
-A cell says yes because a test that is marked with the capability passed on that store, and names one;
-where a part is missing (``[partial]`` in docs/capabilities.toml) it says "in part", and what it lacks. A store
-that honestly lacks a capability says why (``[absent.STORE]`` in docs/capabilities.toml). An empty cell is not
+A cell says yes because a test that is marked with the capability passed on that store, and names one; where a
+part is missing (``[partial]`` in docs/capabilities.toml) it says "in part", and what it lacks. A store that
+honestly lacks a capability says why (``[absent.STORE]`` in docs/capabilities.toml). An empty cell is not
 built. It fails where a marked test did not pass or none of a cell's tests ran, where a mark names an unknown
 id, and where a store claims what it says it lacks.
 """

@@ -4,7 +4,7 @@ import pytest
 
 from tessera.model.changes import After, Change, Count, DropJob, EditJob, Edits, Held, MoveJob
 from tessera.model.job import Job, Need
-from tessera.model.policy import Ceiling, Rate
+from tessera.model.policy import Ceiling, QueuePolicy, Rate
 from tessera.model.states import FINAL, State
 from tests.conformance.rig import LEASE, Rig, add, key_of, name_of, sweep
 
@@ -37,6 +37,7 @@ def test_units_come_back_on_every_way_out_of_running(rig: Rig, to: State):
     rig.do(*jobs("a", 2))
     job = rig.take(n=2)
     assert rig.state("a1") is State.BLOCKED
+    rig.advance(1)
     rig.finish(job, to, "released", due=After(50) if to is State.SCHEDULED else After(0))
     assert rig.counter("c")[0] == 0
     assert rig.claim_names(n=2) == ["a1"]
@@ -81,6 +82,7 @@ def test_a_newcomer_does_not_overtake_those_set_aside(rig: Rig):
     rig.do(*jobs("a", 2))
     job = rig.take(n=2)
     rig.complete(job)
+    rig.advance(1)
     rig.do(add("0new", needs="c", priority=0))
     assert rig.claim_names(n=9) == ["a1"]
     assert rig.state("0new") is State.BLOCKED
@@ -360,3 +362,41 @@ def test_a_blocked_job_may_be_edited_cancelled_and_expire_where_it_waits(rig: Ri
     assert rig.counter("c") == (1, 1)
     rig.complete(job)
     assert rig.claim_names(n=9) == ["e"]
+
+
+@pytest.mark.parametrize("why", ["paused", "without a worker"])
+def test_a_unit_promised_to_a_job_that_nobody_claims_goes_to_the_next_in_line(rig: Rig, why: str):
+    """INV-28: two queues share a counter, and one of them is not served any more."""
+    rig.declare({"c": Ceiling(1)})
+    rig.do(add("first", "qa", needs="c"))
+    running = rig.take("qa")
+    rig.do(add("a1", "qa", needs="c"), add("a2", "qb", needs="c"))
+    assert rig.claim("qa", "qb", n=5) == []
+    if why == "paused":
+        rig.declare(queues={"qa": QueuePolicy(paused=True)})
+    rig.complete(running)
+    served = ("qa", "qb") if why == "paused" else ("qb",)
+    assert rig.claim(*served, n=5) == []
+    rig.advance(1_000)
+    sweep(rig)
+    assert rig.claim_names(*served, n=5) == ["a2"]
+    assert rig.counter("c")[0] == 1
+
+
+def test_a_promise_that_was_taken_back_is_made_again_in_turn(rig: Rig):
+    """INV-28: whoever was passed over queues up at its place and loses no turn."""
+    rig.declare({"c": Ceiling(1)})
+    rig.do(add("first", needs="c"))
+    running = rig.take()
+    rig.do(*jobs("a", 3, needs="c"))
+    assert rig.claim(n=5) == []
+    rig.complete(running)
+    for _ in range(3):
+        rig.advance(1_000)
+        sweep(rig)
+    order = []
+    for _ in range(3):
+        [job] = rig.claim(n=5) or rig.claim(n=5)
+        order.append(name_of(job.id))
+        rig.complete(job)
+    assert order == ["a0", "a1", "a2"]

@@ -98,9 +98,9 @@ def bad_fences(events: Iterable[Event], rows: Rows) -> Iterator[str]:
 def overlapping_leases(events: Sequence[Event], rows: Rows) -> Iterator[str]:
     """At most one lease lives at any instant of the store: by the ends in the row, and by what holders were promised."""
     for job, row in rows.items():
-        for before, after in zip(row.ends, row.ends[1:], strict=False):
-            if after.started_at < before.ended_at:
-                yield f"{job}: attempt {after.attempt} was leased at {after.started_at}, {before.attempt} ended at {before.ended_at}"
+        for end, next_end in zip(row.ends, row.ends[1:], strict=False):
+            if next_end.started_at < end.ended_at:
+                yield f"{job}: attempt {next_end.attempt} was leased before attempt {end.attempt} ended"
     until: dict[tuple[str, int], int] = {}
     ended: set[tuple[str, int]] = set()
     claims: dict[str, list[Event]] = defaultdict(list)
@@ -129,7 +129,7 @@ def miscounted(events: Sequence[Event], rows: Rows) -> Iterator[str]:
     """Attempts, failures and crashes of the rows are those of the histories.
 
     A kill is a crash, an error a failure, a give-back nothing. Every end that a holder was told of stands in the row, and every
-    crash in the row is that of a holder who was killed or paused.
+    lapse that the row counts as a crash is that of a holder who was killed or paused.
     """
     culprits = _culprits(events)
     claims = {(e.job, e.fence): e for e in events if e.what == "claimed"}
@@ -172,7 +172,7 @@ def _row_miscounted(job: str, row: Job, runs: Mapping[int, Event], culprits: set
     for end in row.ends:
         if end.end in ("completed", "failed") and end.attempt not in runs:
             yield f"{job}: attempt {end.attempt} {end.end}, and nobody ran it"
-        if end.end == "crashed" and end.holder not in culprits:
+        if end.end == "crashed" and end.error == LAPSED and end.holder not in culprits:
             yield f"{job}: attempt {end.attempt} is charged as a crash to {end.holder}, which lived on"
 
 

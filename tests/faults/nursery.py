@@ -17,9 +17,14 @@ from typing import NoReturn
 
 import msgspec
 
-from tests.faults import history, producer, worker
+from tests.faults import filling, forking, history, producer, worker
 
-MAINS: dict[str, Callable[[str], int]] = {"worker": worker.main, "producer": producer.main}
+MAINS: dict[str, Callable[[str], int]] = {
+    "worker": worker.main,
+    "producer": producer.main,
+    "filling": filling.main,
+    "forking": forking.main,
+}
 
 
 class Birth(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -78,12 +78,12 @@ class Process:
 class Born:
     """The rig's end of a nursery."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, within: Sequence[str]) -> None:
         # Coverage of what is killed at random says nothing, and doubles the time of a start.
         env = {k: v for k, v in os.environ.items() if not k.startswith("COVERAGE_")}
         with (folder / "nursery.log").open("wb") as log:
             self._nursery = subprocess.Popen(
-                [sys.executable, "-m", "tests.faults.nursery"],
+                [*within, sys.executable, "-m", "tests.faults.nursery"],
                 cwd=ROOT,
                 env=env,
                 stdin=subprocess.PIPE,
@@ -169,7 +169,15 @@ class Pulse:
 class Rig:
     """A database file, its processes and their histories. Use as a context."""
 
-    def __init__(self, folder: Path, *, synchronous: str = "normal", database: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        synchronous: str = "normal",
+        database: Path | None = None,
+        within: Sequence[str] = (),
+    ) -> None:
+        """``within``: a command that the processes are started by."""
         self.folder = folder
         self.database = database or folder / "work.db"
         self.url = f"sqlite:///{self.database}?synchronous={synchronous}"
@@ -178,7 +186,7 @@ class Rig:
         self.random = random.Random(self.seed)
         self.own = History(folder / "rig.history", "rig")
         self.pulse = Pulse(folder / "pulse")
-        self._born = Born(folder)
+        self._born = Born(folder, within)
         self._store: SqliteStore | None = None
         print(f"seed {self.seed}")
 

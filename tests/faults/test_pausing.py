@@ -56,9 +56,9 @@ def test_every_write_of_a_worker_that_was_stopped_beyond_its_leases_is_refused(r
 def test_a_lock_that_outlasts_every_lease_costs_nobody_a_crash(rig: Rig) -> None:
     """INV-37: whoever could not renew because nobody could write is not to blame."""
     workers = [rig.worker(lease_seconds=LEASE, concurrency=8) for _ in range(3)]
-    producers = [rig.producer({"nap": 1, "doze": 1}, rate=10, longest_ms=1_500) for _ in range(2)]
+    producers = [rig.producer({"nap": 1, "doze": 1}, rate=8, longest_ms=1_500) for _ in range(2)]
     rig.until(lambda: all(_running(worker) >= 3 for worker in workers), "every worker has work")
-    for _ in range(3):
+    for _ in range(2):
         with closing(sqlite3.connect(rig.database, isolation_level=None, timeout=10)) as connection:
             connection.execute("BEGIN IMMEDIATE")
             time.sleep(LEASE * 2)

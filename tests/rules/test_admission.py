@@ -40,7 +40,7 @@ def starts(counter: Counter, asked_at: list[int]) -> list[int]:
     """The instants at which one unit is admitted, of those at which somebody asks."""
     started = []
     for at in asked_at:
-        if admits(counter, 1, at, woken=False):
+        if admits(counter, 1, at):
             counter = take(counter, 1, at, woken=False)
             started.append(at)
     return started
@@ -81,24 +81,24 @@ def test_whoever_looks_when_told_to_finds_room_and_a_millisecond_before_does_not
     """INV-28: a timer of a rate is neither early nor late."""
     counter = rate(limit, per_ms, burst)
     units = min(units, burst)
-    while admits(counter, 1, T, woken=False):
+    while admits(counter, 1, T):
         counter = take(counter, 1, T, woken=False)
     at = looks_again_at(counter, units, T)
     assert at > T
-    assert admits(counter, units, at, woken=False)
-    assert not admits(counter, units, at - 1, woken=False)
+    assert admits(counter, units, at)
+    assert not admits(counter, units, at - 1)
 
 
 def test_a_ceiling_admits_up_to_its_limit_and_not_a_unit_more():
     """INV-25."""
     counter = ceiling(3)
     assert free_units(counter, T) == 3
-    assert admits(counter, 3, T, woken=False)
-    assert not admits(counter, 4, T, woken=False)
+    assert admits(counter, 3, T)
+    assert not admits(counter, 4, T)
     counter = take(counter, 2, T, woken=False)
     assert counter.used == 2
-    assert admits(counter, 1, T, woken=False)
-    assert not admits(counter, 2, T, woken=False)
+    assert admits(counter, 1, T)
+    assert not admits(counter, 2, T)
     assert give_back(counter, 2).used == 0
 
 
@@ -119,21 +119,15 @@ def test_no_policy_is_no_limit_but_units_are_still_counted():
 def test_zero_is_a_kill_switch_for_both_kinds():
     """A limit of 0 lets nothing start, and no clock changes that."""
     for counter in (ceiling(0), rate(0, 1_000), rate(0, 1_000, exact=True)):
-        assert not admits(counter, 1, T + 10**9, woken=True)
+        assert not admits(counter, 1, T + 10**9)
         assert looks_again_at(counter, 1, T) == 0
 
 
-def test_a_newcomer_queues_behind_those_set_aside():
-    counter = ceiling(5, blocked=1)
-    assert not admits(counter, 1, T, woken=False)
-    assert admits(counter, 1, T, woken=True)
-
-
-def test_a_newcomer_leaves_alone_what_the_woken_were_promised():
+def test_a_promise_keeps_nobody_from_free_units():
+    """INV-28: it says how many to wake; whose turn it is the claim decides by the order."""
     counter = ceiling(3, awake=2)
-    assert admits(counter, 1, T, woken=False)
-    assert not admits(counter, 2, T, woken=False)
-    assert admits(counter, 2, T, woken=True)
+    assert admits(counter, 3, T)
+    assert not admits(counter, 4, T)
     assert take(counter, 2, T, woken=True).awake == 0
     assert take(counter, 1, T, woken=False).awake == 2
 

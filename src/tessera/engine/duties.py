@@ -82,8 +82,9 @@ class Sweeper:
     async def sweep(self, store: Store) -> Swept:
         """Do what is due, as far as the outage rule lets rescue happen now. Raises what the store raises."""
         self._watch = outage.first_sweep(self._watch, seam.monotonic())
-        # Where one writes at a time, questions are answered while nobody can renew. Only a write that got through
-        # shows that holders could; it comes before the gap is measured, so that its own wait is part of the gap.
+        # Where one writes at a time, questions are answered while nobody can renew. Only a write that got
+        # through shows that holders could; it comes before the gap is measured, so that its own wait is part
+        # of the gap.
         await store.commit([])
         self._watch, rescue = outage.before_sweep(self._watch, seam.monotonic(), self._lease_seconds)
         queues = None if await self._duty.hold(store) else self._queues

@@ -41,6 +41,14 @@ async def extend(store: Store, job: Job, lease_ms: int) -> None:
         raise StaleLease(show_id(job.id), job.fence, "it lapsed or has another holder")
 
 
+async def give_reason(store: Store, job: Job, reason: str) -> bool:
+    """Say in the row why a held job is where it is; '' takes it back. False = the lease is lost."""
+    [answer] = await store.commit(
+        [Group((Held(job.id, job.fence),), (EditJob(job.id, Edits(reason=reason)),))]
+    )
+    return isinstance(answer, Done)
+
+
 async def asked_to_stop(store: Store, holder: str) -> list[Job]:
     """Jobs of a holder that somebody wants cancelled."""
     which = Filter(holder=holder, states=(State.RUNNING,), cancel_requested=True)

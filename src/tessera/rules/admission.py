@@ -89,16 +89,13 @@ def most_units(policy: CounterPolicy) -> int:
     return policy.limit
 
 
-def admits(counter: Counter, units: int, now: int, *, woken: bool) -> bool:
-    """Whether a job may take its units.
+def admits(counter: Counter, units: int, now: int) -> bool:
+    """Whether a job may take its units, if its turn has come.
 
-    Whoever was not woken by this counter queues behind those set aside under it and leaves alone what the
-    woken were promised.
+    Units promised to a woken job are not kept from one whose turn comes before: the promise says how many
+    to wake, no more, so that one whose queue is paused keeps nobody from them.
     """
-    free = free_units(counter, now)
-    if woken:
-        return units <= free
-    return counter.blocked == 0 and units <= free - counter.awake
+    return units <= free_units(counter, now)
 
 
 def take(counter: Counter, units: int, now: int, *, woken: bool) -> Counter:

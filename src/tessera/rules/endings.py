@@ -48,6 +48,8 @@ CRASH_WINDOW_MS: Final = 86_400_000
 """Crashes older than a day say nothing about a payload: three lost machines in a month condemn nobody."""
 ERROR_LIMIT: Final = 4_000
 """Characters of an error that the row keeps: its beginning and its end."""
+WAITS_ALONE: Final = "waits to run alone"
+"""The reason in the row of a suspected job that a worker holds and has not begun."""
 QUARANTINE_PREFIX: Final = "quarantine/"
 ON_CHILD_DEAD: Final = {"continue": "go", "fail": "dead", "wait": "hold"}
 
@@ -211,9 +213,10 @@ def is_condemned(job: Job, now: int) -> bool:
     """Whether a crash of this running job is one too many: the limit reached, all within a day, the last one
     in a run of its own.
 
-    The run was alone because the worker runs it so (``runs_alone``).
+    The run was alone because the worker runs it so (``runs_alone``). Until it does, the row says that the job
+    waits: what takes the worker down meanwhile is something else.
     """
-    if not 0 < job.max_crashes <= job.crashes + 1:
+    if job.reason == WAITS_ALONE or not 0 < job.max_crashes <= job.crashes + 1:
         return False
     recent = sum(1 for end in job.ends if end.end == "crashed" and end.ended_at > now - CRASH_WINDOW_MS)
     # The row keeps ten ends: with a higher limit those seen must suffice.

@@ -6,7 +6,8 @@ half a lease first waits one full lease, in which holders that live renew, and t
 lapsed without charging anybody. A process that was stopped for as long (SIGSTOP, a suspended machine) cannot
 tell the two apart and does the same.
 
-A process knows of no gap before its first sweep: else a payload that kills each worker at once would never be charged.
+A process knows of no gap before its first sweep: else a payload that kills each worker at once would never be
+charged.
 """
 
 from __future__ import annotations

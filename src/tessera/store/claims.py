@@ -16,6 +16,7 @@ from tessera.model.job import Job
 from tessera.model.queries import Claimed, ClaimRequest
 from tessera.model.states import State
 from tessera.rules import admission
+from tessera.rules.ordering import sort_key
 from tessera.rules.payload import fingerprint
 from tessera.store import transitions
 from tessera.store.working import Working
@@ -108,9 +109,17 @@ class _Turn:
         """The first counter that refuses the job; None = all admit it."""
         for need in job.needs:
             counter = _counter(self.work, self.request, need.key)
-            if not admission.admits(counter, need.units, self.work.now, woken=job.blocked_on == need.key):
+            if not admission.admits(counter, need.units, self.work.now) or self._is_out_of_turn(job, counter):
                 return need.key
         return None
+
+    def _is_out_of_turn(self, job: Job, counter: Counter) -> bool:
+        """Whether somebody who was set aside under this counter comes before: a small job must not pass a
+        large one by for ever."""
+        if not counter.blocked or job.blocked_on == counter.key:
+            return False
+        [head] = self.work.blocked(counter.key, 1)
+        return sort_key(head) < sort_key(job)
 
     def _set_aside(self, job: Job, key: str, reason: str) -> None:
         transitions.set_aside(self.work, job, key, reason)

@@ -1,7 +1,9 @@
-"""The short way of the commonest group there is: a held job completes, owns nothing and is waited for by nobody.
+"""The short way of the commonest group there is: a held job completes, owns nothing and is waited for by
+nobody.
 
-The general way (``evaluator``, ``transitions``) takes some twenty calls for what is one copy of the row then. Half of
-all groups are of this kind, and were half of a drain's time in Python. A test holds the two ways against each other.
+The general way (``evaluator``, ``transitions``) takes some twenty calls for what is one copy of the row
+then. Half of all groups are of this kind, and were half of a drain's time in Python. A test holds the two
+ways against each other.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _EDITS: Final = len(Edits.__struct_fields__)
 
 
 def complete_plainly(work: Working, guard: Guard, change: Change) -> bool:
-    """Apply the group of this one guard and this one change, if it is of the kind. False = nothing was done."""
+    """Apply the group of this guard and this change, if it is of the kind. False = nothing was done."""
     if type(guard) is not Held or type(change) is not MoveJob or change.to is not State.COMPLETED:
         return False
     job = work.jobs.get(change.job)

@@ -65,6 +65,7 @@ class World:
         self.policy = 0
         self._ready: dict[str, list[Any]] = {}
         self._blocked: dict[str, list[Any]] = {}
+        self._woken: dict[str, list[Any]] = {}
         self._from: dict[JobId, dict[JobId, Edge]] = {}
         self._to: dict[JobId, dict[JobId, Edge]] = {}
         self.scheduled: list[Any] = []
@@ -114,6 +115,9 @@ class World:
 
     def blocked(self, key: str, limit: int) -> list[Job]:
         return [self.jobs[row[-1]] for row in self._blocked.get(key, ())[:limit]]
+
+    def woken(self, key: str, limit: int) -> list[Job]:
+        return [self.jobs[row[-1]] for row in self._woken.get(key, ())[:limit]]
 
     def outdated_counters(self, version: int) -> list[str]:
         return [
@@ -166,6 +170,8 @@ class World:
                 continue
             if job.state is State.AVAILABLE:
                 change(self._ready.setdefault(job.queue, []), sort_key(job))
+                if job.blocked_on:
+                    change(self._woken.setdefault(job.blocked_on, []), sort_key(job))
             elif job.state is State.BLOCKED:
                 change(self._blocked.setdefault(job.blocked_on, []), sort_key(job))
                 if not self._blocked[job.blocked_on]:

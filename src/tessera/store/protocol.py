@@ -61,8 +61,8 @@ class Store(Protocol):
         transaction.
 
         A group is checked against what the groups before it did. With a ``request_id`` a repeat within 24 h
-        returns the first answers and changes nothing. Without groups it writes nothing, and shows that a write
-        gets through: it must wait or fail as one would.
+        returns the first answers and changes nothing. Without groups it writes nothing, and shows that a
+        write gets through: it must wait or fail as one would.
         """
         ...
 

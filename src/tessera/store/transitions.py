@@ -25,6 +25,8 @@ from tessera.store.working import Working
 SETTLED_AT_ONCE: Final = 1_000
 """Edges an end settles in its own commit; a follow-up record has a duty go on."""
 KEPT_ENDS: Final = 10
+PROMISE_MS: Final = 1_000
+"""How long units stay promised to a woken job that nobody claims while others wait for them."""
 FOLLOWUP_SPACE: Final = "~followup"
 _BY_CLAIM: Final = frozenset({State.RUNNING, State.BLOCKED})
 _GOES_ON: Final = frozenset({State.AVAILABLE, State.SCHEDULED})
@@ -386,6 +388,8 @@ def _take_slots_again(work: Working, job: Job) -> None:
 
 def _wake_who_has_room(work: Working, key: str) -> None:
     counter = work.counter(key)
+    if counter.blocked and counter.awake and 0 < counter.wake_at <= work.now:
+        counter = _take_promises_back(work, counter)
     room = admission.free_units(counter, work.now) - counter.awake
     while counter.blocked and room > 0 and not key.startswith("kind:"):
         line = work.blocked(key, min(counter.blocked, room, 100))
@@ -402,6 +406,17 @@ def _wake_who_has_room(work: Working, key: str) -> None:
     _plan_next_look(work, key)
 
 
+def _take_promises_back(work: Working, counter: Counter) -> Counter:
+    """Woken jobs that nobody claimed in a while: their queue is paused, or has no worker. They stay
+    available, and the next in line may have the units meanwhile (INV-28).
+    """
+    for job in work.woken(counter.key, SETTLED_AT_ONCE):
+        work.jobs.put(job.id, replace(job, blocked_on=""))
+        counter = _with(counter, awake=-units_of(job, counter.key))
+    work.put_counter(counter)
+    return counter
+
+
 def _plan_next_look(work: Working, key: str) -> None:
     """One timer a counter, never one a job; a counter that says nothing any more is forgotten."""
     counter = work.counter(key)
@@ -413,6 +428,9 @@ def _plan_next_look(work: Working, key: str) -> None:
     if counter.blocked and not key.startswith("kind:"):
         head = work.blocked(key, 1)
         wake_at = admission.looks_again_at(counter, units_of(head[0], key) if head else 1, work.now)
+        if counter.awake:
+            planned = counter.wake_at if counter.wake_at > work.now else work.now + PROMISE_MS
+            wake_at = min(wake_at or planned, planned, work.now + PROMISE_MS)
     else:
         wake_at = admission.full_at(counter, work.now)
     if wake_at != counter.wake_at:

@@ -83,6 +83,10 @@ class Source(Protocol):
         """Jobs set aside under a key, in claim order."""
         ...
 
+    def woken(self, key: str, limit: int) -> list[Job]:
+        """Available jobs that hold a promise of this counter's units, in claim order."""
+        ...
+
     def outdated_counters(self, version: int) -> list[str]:
         """Keys with jobs set aside whose numbers come from an older policy."""
         ...
@@ -211,6 +215,10 @@ class Working:
     def blocked(self, key: str, limit: int) -> list[Job]:
         self.flush()
         return [self.jobs.keep(job.id, job) or job for job in self.source.blocked(key, limit)]
+
+    def woken(self, key: str, limit: int) -> list[Job]:
+        self.flush()
+        return [self.jobs.keep(job.id, job) or job for job in self.source.woken(key, limit)]
 
     def edges_from(self, parent: JobId, limit: int) -> list[Edge]:
         self.flush()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from tessera import seam
+from tessera.engine.extending import give_reason
 from tessera.engine.finishing import Finish, finish
 from tessera.model.errors import OutcomeUnknown, StaleLease, StoreError, TesseraError
 from tessera.model.ids import show_id
@@ -70,6 +71,14 @@ class Completer:
         if len(self._waiting) == 1:
             self._added.set()
             self._idle.clear()
+
+    async def give_reason(self, hold: Hold, reason: str) -> None:
+        """Say in the row why a held job waits; '' = it waits no longer. Nothing depends on it but a verdict
+        on a crash, so that a store which does not answer is no reason to stop."""
+        try:
+            await give_reason(self._store, hold.job, reason)
+        except TesseraError as error:
+            logger.info("the row of a job that waits does not say so: %s", error)
 
     async def written(self) -> None:
         """Wait until nothing is left to write."""

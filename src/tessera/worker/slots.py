@@ -1,8 +1,9 @@
 """What is claimed and what runs: the buffer of jobs that wait here, and a slot for each that runs.
 
 A job that has crashed often enough to be suspected runs alone: it waits until nothing else runs in this
-process and nothing is started beside it, and what waits in the buffer is given back first. Should it take the
-process down, nobody else is charged. A handler in a child process needs none of this.
+process and nothing is started beside it, and what waits in the buffer is given back first, other suspects
+too. Should it take the process down, nobody else is charged; should another take the process down while it
+waits, the row says that it waited. A handler in a child process needs none of this.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tessera import seam
 from tessera.model.ids import JobId, show_id
 from tessera.model.job import Job
 from tessera.model.outcomes import Cancelled, GivenBack, Outcome, Released
-from tessera.rules.endings import runs_alone
+from tessera.rules.endings import WAITS_ALONE, runs_alone
 from tessera.worker.attempt import Attempt, Stop
 from tessera.worker.completer import Completer
 from tessera.worker.executor import Executor
@@ -62,6 +63,8 @@ class Slots:
         self._alone: deque[Hold] = deque()
         self._running: dict[JobId, Attempt] = {}
         self._solo: Attempt | None = None
+        self._note: tuple[Hold, asyncio.Task[None]] | None = None
+        """The suspect that waits, and the write that says so."""
         self._closed = False
         self._given_up: list[Attempt] = []
         self._empty = asyncio.Event()
@@ -111,6 +114,7 @@ class Slots:
         if self._closed or self._alone:
             self.give_back()
         self.fill()
+        self._note_who_waits()
 
     def fill(self) -> None:
         """Start as many as there is room for."""
@@ -123,11 +127,11 @@ class Slots:
             self._start(buffer.popleft())
 
     def give_back(self) -> None:
-        """Give up what waits in the buffer, uncharged; once closed, suspected jobs too."""
+        """Give up what waits in the buffer, uncharged; suspected jobs too, but for one while this is open."""
         while self._buffer:
             self._completer.add(self._buffer.popleft(), GivenBack())
-        while self._closed and self._alone:
-            self._completer.add(self._alone.popleft(), GivenBack())
+        while len(self._alone) > (0 if self._closed else 1):
+            self._completer.add(self._alone.pop(), GivenBack())
 
     def close(self) -> None:
         """Start nothing any more, and give back what waits."""
@@ -211,6 +215,21 @@ class Slots:
                 return
             self._solo = self._start(self._alone.popleft())
 
+    def _note_who_waits(self) -> None:
+        """A suspect that has to wait for others says so: what they do to this process is not its doing."""
+        if self._alone and self._running and (self._note is None or self._note[0] is not self._alone[0]):
+            hold = self._alone[0]
+            self._note = (
+                hold,
+                seam.spawn(self._completer.give_reason(hold, WAITS_ALONE), "tessera-waits-alone"),
+            )
+
+    async def _waits_no_longer(self, hold: Hold) -> None:
+        if self._note is not None and self._note[0] is hold:
+            noted, self._note = self._note[1], None
+            await noted
+            await self._completer.give_reason(hold, "")
+
     def _start(self, hold: Hold) -> Attempt | None:
         attempt = Attempt(hold, self._handlers.get(hold.job.kind))
         if self._leases.is_spent(hold, attempt.started_at):
@@ -228,6 +247,7 @@ class Slots:
 
     async def _attempt(self, attempt: Attempt) -> None:
         try:
+            await self._waits_no_longer(attempt.hold)
             outcome = await self._executor.execute(attempt)
         except Exception:
             logger.exception("running an attempt went wrong in Tessera itself", extra=who(attempt))
@@ -258,8 +278,8 @@ class Slots:
         attempt.ask_to_stop(Stop.LEASE)
 
     def _let_go(self, holds: list[Hold]) -> None:
-        """Leases of which too little is left to begin. By the store's clock they may live on, where a claim waited
-        long for a writer: given back, none of them lapses and is charged as a crash."""
+        """Leases of which too little is left to begin. By the store's clock they may live on, where a claim
+        waited long for a writer: given back, none of them lapses and is charged as a crash."""
         if not holds:
             return
         logger.warning("the leases of %d jobs were nearly over before they began", len(holds))

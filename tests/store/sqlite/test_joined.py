@@ -104,16 +104,15 @@ def test_every_way_of_the_module_to_begin_is_joined(handle, path, isolation):
     assert handle.names() == ["a"]
 
 
-@pytest.mark.skipif(
-    not hasattr(sqlite3.Connection, "autocommit"), reason="the autocommit attribute came with 3.12"
-)
-def test_a_connection_with_autocommit_off_is_joined(handle, path):
-    options: dict[str, Any] = {"autocommit": False}
-    connection = sqlite3.connect(path, **options)
-    assert run_blocking(handle.store.joined(connection).commit(adding("a"))) == [Done()]
-    connection.commit()
-    connection.close()
-    assert handle.names() == ["a"]
+if hasattr(sqlite3.Connection, "autocommit"):  # from Python 3.12 on
+
+    def test_a_connection_with_autocommit_off_is_joined(handle, path):
+        options: dict[str, Any] = {"autocommit": False}
+        connection = sqlite3.connect(path, **options)
+        assert run_blocking(handle.store.joined(connection).commit(adding("a"))) == [Done()]
+        connection.commit()
+        connection.close()
+        assert handle.names() == ["a"]
 
 
 def test_a_connection_without_a_transaction_is_refused(handle, application):

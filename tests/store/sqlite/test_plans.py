@@ -26,6 +26,7 @@ SERVED = [
     (source.LOAD_DONES, [KEYED.format("tessera_done")]),
     (source.READY, ["USING INDEX tessera_job_ready (queue=?)"]),
     (source.BLOCKED, ["USING INDEX tessera_job_blocked (blocked_on=? AND state=?)"]),
+    (source.WOKEN, ["USING INDEX tessera_job_blocked (blocked_on=? AND state=?)"]),
     (source.OUTDATED, ["USING INDEX tessera_counter_blocked (version<?)"]),
     (source.BLOCKED_KINDS, ["USING PRIMARY KEY (key>? AND key<?)"]),
     (source.NEXT_SCHEDULED, ["USING INDEX tessera_job_scheduled (queue=?)"]),

@@ -73,6 +73,14 @@ WHERE blocked_on = :key AND blocked_on > '' AND state = 3
 ORDER BY np, pass, due, id
 LIMIT :limit
 """)
+# The same index.
+WOKEN: Final = filled("""
+SELECT {job}
+FROM tessera_job INDEXED BY tessera_job_blocked
+WHERE blocked_on = :key AND blocked_on > '' AND state = 2
+ORDER BY np, pass, due, id
+LIMIT :limit
+""")
 # Index tessera_counter_blocked: only counters with jobs set aside are in it, and but for those of kinds,
 # which have no policy, the range is empty unless the policy has just changed. A claim asks this, whatever
 # stands blocked.
@@ -253,6 +261,9 @@ class SqlSource:
 
     def blocked(self, key: str, limit: int) -> list[Job]:
         return [rows.job_of(row) for row in self._cursor.execute(BLOCKED, {"key": key, "limit": limit})]
+
+    def woken(self, key: str, limit: int) -> list[Job]:
+        return [rows.job_of(row) for row in self._cursor.execute(WOKEN, {"key": key, "limit": limit})]
 
     def outdated_counters(self, version: int) -> list[str]:
         return [key for (key,) in self._cursor.execute(OUTDATED, {"version": version})]
