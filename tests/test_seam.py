@@ -111,8 +111,11 @@ def test_ids_of_many_threads_are_unique_and_ascend_in_each():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_makes_other_ids_than_its_parent():
-    seam.new_id()
+def test_a_forked_child_makes_other_ids_than_its_parent(monkeypatch: pytest.MonkeyPatch):
+    """Also in the same millisecond, where ids are counted upwards: not on from its parent's place."""
+    now = time.time_ns()
+    monkeypatch.setattr("tessera.seam.time.time_ns", lambda: now)
+    last = seam.new_id()
     read, write = os.pipe()
     child = os.fork()
     if child == 0:  # nothing of pytest may run in here
@@ -128,6 +131,7 @@ def test_a_forked_child_makes_other_ids_than_its_parent():
     theirs = {data[at : at + 16] for at in range(0, len(data), 16)}
     assert len(theirs) == 100
     assert not mine & theirs
+    assert abs(int.from_bytes(data[8:16], "big") - int.from_bytes(last[8:], "big")) > 1 << 32
 
 
 def test_incarnations_differ():

@@ -17,9 +17,9 @@ from tessera.engine.enqueueing import OnConflict
 from tessera.faces import Jobs, Queues
 from tessera.handle import Handle
 from tessera.kinds import JobKind, Request, joined
-from tessera.model.errors import DuplicateKind, InvalidArgument
+from tessera.model.errors import DuplicateKind, InvalidArgument, InvalidMember
 from tessera.model.policy import CounterPolicy, QueuePolicy
-from tessera.options import ONE_JOB_ONLY, JobOptions, Options, event_level
+from tessera.options import ONE_JOB_ONLY, JobOptions, Options, event_level, listed, number
 from tessera.rules import names
 from tessera.rules.signature import Signature
 from tessera.store.protocol import Store, run_blocking
@@ -133,12 +133,11 @@ class Tessera:
 
         Takes effect when a worker of this application starts, or with ``declare``.
         """
+        if weights is not None and not isinstance(weights, Mapping):
+            raise InvalidArgument("weights", f"is of type {type(weights).__name__}; give a dict")
         for tenant, weight in (weights or {}).items():
             names.validate_tenant(tenant)
-            if not 0.001 <= weight <= 1_000:
-                raise InvalidArgument(
-                    "weights", f"{tenant!r} has {weight}; a weight lies between 0.001 and 1000"
-                )
+            number("weights", weight, 0.001, 1_000)
         level = None if events is None else event_level(events)
         self._queue_policies[names.validate_queue(name)] = QueuePolicy(
             weights=None if weights is None else dict(weights), events=level
@@ -191,6 +190,11 @@ class Tessera:
     async def _enqueue_many(
         self, store: Store, jobs: Sequence[Request[R]], on_conflict: OnConflict, connection: object
     ) -> list[Handle[R]]:
+        jobs = listed("jobs", jobs)
+        for index, request in enumerate(jobs):
+            if not isinstance(request, Request):
+                wrong = InvalidArgument("job", "is none; build it with some_kind.job(...)")
+                raise InvalidMember(index, wrong)
         target = store if connection is None else joined(store, connection)
         drafts = [request.draft(store) for request in jobs]
         stored = await enqueueing.enqueue_many(target, self._policies, drafts, on_conflict)

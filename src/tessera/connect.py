@@ -47,6 +47,8 @@ def connect(url: str) -> Backend:
     ``sqlite:////var/work.db`` absolute; ``?synchronous=normal`` trades the last few commits before a power
     cut for speed, ``?unsafe_filesystem=1`` skips the check for network file systems.
     """
+    if not isinstance(url, str):
+        raise ConfigError([f"url: is of type {type(url).__name__}; give a text such as sqlite:///work.db"])
     try:
         parts = urlsplit(url)
     except ValueError as error:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -20,11 +20,14 @@ from tessera.model.errors import InvalidArgument
 from tessera.model.queries import PAGE_LIMIT, Filter, Page
 from tessera.model.states import State
 from tessera.model.views import JobView, view
+from tessera.options import instant, listed, whole
 from tessera.rules import names
 from tessera.store.protocol import Store
 
 if TYPE_CHECKING:
     from tessera.app import Tessera
+
+MOST_REDRIVEN: Final = 1 << 62
 
 Reference = str | bytes | Handle[Any]
 """A handle, a key, its printed form, or a caller's own id."""
@@ -204,8 +207,9 @@ class Jobs:
     ) -> Redriven:
         """Start dead and quarantined jobs of the filter afresh, newest first; a dry run only counts them."""
         which = _filter(queue, (), kind, (), tags_any, None, reason)
+        most = whole("limit", limit, 0, MOST_REDRIVEN)
         return self._app._run(
-            lambda store: redriving.redrive(store, which, limit=limit, dry_run=dry_run, by=by)
+            lambda store: redriving.redrive(store, which, limit=most, dry_run=dry_run, by=by)
         )
 
     async def aredrive(
@@ -221,7 +225,8 @@ class Jobs:
     ) -> Redriven:
         """See ``redrive``."""
         which = _filter(queue, (), kind, (), tags_any, None, reason)
-        return await redriving.redrive(await self._app._astore(), which, limit=limit, dry_run=dry_run, by=by)
+        most = whole("limit", limit, 0, MOST_REDRIVEN)
+        return await redriving.redrive(await self._app._astore(), which, limit=most, dry_run=dry_run, by=by)
 
 
 class Queues:
@@ -263,27 +268,32 @@ class Queues:
         purged.
         """
         states = _states(state) or redriving.PURGED
-        return self._app._run(lambda store: redriving.purge(store, queue, states, dry_run=dry_run, by=by))
+        return self._app._run(
+            lambda store: redriving.purge(store, names.validate_queue(queue), states, dry_run=dry_run, by=by)
+        )
 
     async def apurge(
         self, queue: str, *, state: str | Sequence[str] = (), dry_run: bool = False, by: str = ""
     ) -> int:
         """See ``purge``."""
         states = _states(state) or redriving.PURGED
-        return await redriving.purge(await self._app._astore(), queue, states, dry_run=dry_run, by=by)
+        return await redriving.purge(
+            await self._app._astore(), names.validate_queue(queue), states, dry_run=dry_run, by=by
+        )
 
 
 def _reference(job: Reference) -> str | bytes:
     return job.key if isinstance(job, Handle) else job
 
 
-def _many(value: str | Sequence[str]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
+def _many(option: str, value: str | Sequence[str]) -> tuple[str, ...]:
+    values = (value,) if isinstance(value, str) else listed(option, value)
+    return tuple(names.validate_words(option, each) for each in values)
 
 
 def _states(value: str | Sequence[str]) -> tuple[State, ...]:
     try:
-        return tuple(State(state) for state in _many(value))
+        return tuple(State(state) for state in _many("state", value))
     except ValueError as error:
         raise InvalidArgument("state", f"{error}; there are: {', '.join(State)}") from None
 
@@ -298,24 +308,22 @@ def _filter(
     reason: str,
 ) -> Filter:
     return Filter(
-        queues=_many(queue),
+        queues=_many("queue", queue),
         states=_states(state),
-        kinds=_many(kind),
-        tags_all=tuple(tags_all),
-        tags_any=tuple(tags_any),
-        tenant=tenant,
-        reason=reason,
+        kinds=_many("kind", kind),
+        tags_all=_many("tags_all", listed("tags_all", tags_all)),
+        tags_any=_many("tags_any", listed("tags_any", tags_any)),
+        tenant=None if tenant is None else names.validate_words("tenant", tenant),
+        reason=names.validate_words("reason", reason),
     )
 
 
 def _page(cursor: str, limit: int) -> Page:
     try:
         after = bytes.fromhex(cursor)
-    except ValueError:
-        raise InvalidArgument("cursor", f"{cursor!r} is none of ours") from None
-    if not 1 <= limit <= PAGE_LIMIT:
-        raise InvalidArgument("limit", f"is {limit}; it lies between 1 and {PAGE_LIMIT}")
-    return Page(after, limit)
+    except (TypeError, ValueError):
+        raise InvalidArgument("cursor", "is none of ours") from None
+    return Page(after, whole("limit", limit, 1, PAGE_LIMIT))
 
 
 async def _list(store: Store, which: Filter, parent: Reference | None, page: Page) -> JobList:
@@ -339,18 +347,16 @@ def _edit(
     if delay is not None:
         due = After(to_ms(delay, "delay"))
     elif run_at is not None:
-        if run_at.tzinfo is None:
-            raise InvalidArgument("run_at", "is a naive datetime; say which time zone")
-        due = round(run_at.timestamp() * 1_000)
+        due = instant("run_at", run_at)
     for name, value, least, most in (
         ("priority", priority, -32_768, 32_767),
         ("max_attempts", max_attempts, 1, 1_000_000),
     ):
-        if value is not None and not least <= value <= most:
-            raise InvalidArgument(name, f"is {value}; it lies between {least} and {most}")
+        if value is not None:
+            whole(name, value, least, most)
     return {
         "priority": priority,
-        "tags": None if tags is None else names.validate_tags(tags),
+        "tags": None if tags is None else names.validate_tags(listed("tags", tags)),
         "due": due,
         "max_attempts": max_attempts,
     }

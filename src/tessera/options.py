@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from difflib import get_close_matches
@@ -20,32 +20,41 @@ from tessera.model.states import EventLevel
 from tessera.rules import names
 from tessera.rules.uniqueness import value_at
 
-MAX_COUNTER_VALUE: Final = 200
-"""Characters of the value that a counter is kept for."""
 
-
-def _whole(argument: str, value: object, least: int, most: int) -> int:
+def whole(argument: str, value: object, least: int, most: int) -> int:
+    """A whole number within bounds. Raises InvalidArgument."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidArgument(argument, f"is {value!r}; it is a whole number")
     if not least <= value <= most:
         raise InvalidArgument(argument, f"is {value}; it lies between {least} and {most}")
-    return value
+    return int(value)
 
 
-def _number(argument: str, value: object, least: float, most: float) -> None:
+def number(argument: str, value: object, least: float, most: float) -> None:
+    """Refuse what is no number within bounds. Raises InvalidArgument."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         raise InvalidArgument(argument, f"is {value!r}; it lies between {least} and {most}")
 
 
-def _listed(option: str, value: Any) -> tuple[Any, ...]:  # noqa: ANN401  what users write is anything
+def listed(option: str, value: Any) -> tuple[Any, ...]:  # noqa: ANN401  what users write is anything
+    """What somebody gave as a list. Raises InvalidArgument."""
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise InvalidArgument(option, f"is {value!r}; give a list")
     return tuple(value)
 
 
+def _are_texts(value: Iterable[object]) -> bool:
+    return not isinstance(value, str | bytes) and all(isinstance(each, str) for each in value)
+
+
+def _path(argument: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise InvalidArgument(argument, f"is of type {type(value).__name__}; it is the name of an argument")
+
+
 def _units(argument: str, value: int | str) -> None:
     if not isinstance(value, str):
-        _whole(argument, value, 1, 1 << 31)
+        whole(argument, value, 1, 1 << 31)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +78,10 @@ class Retry:
     max_duration: Seconds | None = None
 
     def __post_init__(self) -> None:
-        _whole("retry.max_attempts", self.max_attempts, 1, 1_000_000)
-        _number("retry.jitter", self.jitter, 0, 1)
-        _number("retry.factor", self.factor, 1, 100)
-        _listed("retry.delays", self.delays)
+        whole("retry.max_attempts", self.max_attempts, 1, 1_000_000)
+        number("retry.jitter", self.jitter, 0, 1)
+        number("retry.factor", self.factor, 1, 100)
+        listed("retry.delays", self.delays)
         self.fields()
 
     def fields(self) -> dict[str, Any]:
@@ -128,7 +137,7 @@ class Unique:
     while_dead: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.by, str) or not all(isinstance(path, str) for path in self.by):
+        if not isinstance(self.by, Sequence | Set) or not _are_texts(self.by):
             raise InvalidArgument("unique.by", f"is {self.by!r}; give a list of argument names")
 
 
@@ -151,8 +160,9 @@ class Ceiling:
 
     def __post_init__(self) -> None:
         names.validate_counter_name(self.name)
-        _whole(f"ceilings[{self.name}].limit", self.limit, 0, 1 << 31)
+        whole(f"ceilings[{self.name}].limit", self.limit, 0, 1 << 31)
         _units(f"ceilings[{self.name}].units", self.units)
+        _path(f"ceilings[{self.name}].by", self.by)
 
     def policy(self) -> CounterPolicy:
         """The stored form."""
@@ -182,9 +192,10 @@ class Rate:
     def __post_init__(self) -> None:
         names.validate_counter_name(self.name)
         where = f"rates[{self.name}]"
-        _whole(f"{where}.limit", self.limit, 0, 1_000_000)
-        _whole(f"{where}.burst", self.burst, 0, 1_000_000)
+        whole(f"{where}.limit", self.limit, 0, 1_000_000)
+        whole(f"{where}.burst", self.burst, 0, 1_000_000)
         _units(f"{where}.units", self.units)
+        _path(f"{where}.by", self.by)
         if to_ms(self.per, f"{where}.per", least=1) > 31 * 86_400_000:
             raise InvalidArgument(f"{where}.per", "is over 31 days")
         if self.exact and self.burst > self.limit:
@@ -305,7 +316,7 @@ class JobOptions:
 
     def counter_policies(self) -> dict[str, CounterPolicy]:
         """The policies that these options declare, by counter name."""
-        return {counter.name: counter.policy() for counter in self.counters}
+        return {names.validate_counter_name(counter.name): counter.policy() for counter in self.counters}
 
     @property
     def counters(self) -> tuple[Ceiling | Rate, ...]:
@@ -314,19 +325,19 @@ class JobOptions:
 
 
 def _need(counter: Ceiling | Rate, arguments: Mapping[str, Any]) -> Need:
-    key = counter.name
+    key = names.validate_counter_name(counter.name)
     if counter.by:
         value = str(value_at(arguments, counter.by, counter.name))
         names.refuse_nul(counter.name, value)
-        if len(value) > MAX_COUNTER_VALUE:
+        if len(value) > names.MAX_COUNTER_VALUE:
             raise InvalidArgument(
-                counter.name, f"the value of {counter.by!r} is over {MAX_COUNTER_VALUE} characters long"
+                counter.name, f"the value of {counter.by!r} is over {names.MAX_COUNTER_VALUE} characters long"
             )
         key = f"{counter.name}/{value}"
     units = (
         counter.units if isinstance(counter.units, int) else value_at(arguments, counter.units, counter.name)
     )
-    need = Need(key, _whole(counter.name, units, 1, 1 << 31))
+    need = Need(key, whole(counter.name, units, 1, 1 << 31))
     most = counter.limit if isinstance(counter, Ceiling) or not counter.burst else counter.burst
     if isinstance(counter, Rate) and counter.exact and not counter.burst:
         most = min(counter.limit, 1)
@@ -345,7 +356,7 @@ def _queue(value: str) -> dict[str, Any]:
 
 
 def _priority(value: int) -> dict[str, Any]:
-    return {"priority": _whole("priority", value, -32_768, 32_767)}
+    return {"priority": whole("priority", value, -32_768, 32_767)}
 
 
 def _delay(value: Seconds) -> dict[str, Any]:
@@ -353,7 +364,7 @@ def _delay(value: Seconds) -> dict[str, Any]:
 
 
 def _run_at(value: datetime) -> dict[str, Any]:
-    return {"due": _instant("run_at", value)}
+    return {"due": instant("run_at", value)}
 
 
 def _id(value: str) -> dict[str, Any]:
@@ -361,7 +372,7 @@ def _id(value: str) -> dict[str, Any]:
 
 
 def _tags(value: Sequence[str]) -> dict[str, Any]:
-    return {"tags": names.validate_tags(_listed("tags", value))}
+    return {"tags": names.validate_tags(listed("tags", value))}
 
 
 def _tenant(value: str) -> dict[str, Any]:
@@ -369,7 +380,7 @@ def _tenant(value: str) -> dict[str, Any]:
 
 
 def _cost(value: int) -> dict[str, Any]:
-    return {"cost": _whole("cost", value, 1, 1_000_000)}
+    return {"cost": whole("cost", value, 1, 1_000_000)}
 
 
 def _unique(value: Unique | bool | None) -> dict[str, Any]:
@@ -389,7 +400,7 @@ def _rates(value: Sequence[Rate]) -> dict[str, Any]:
 
 
 def _counters(option: str, value: Sequence[Any], of: type) -> tuple[Any, ...]:
-    counters = (value,) if isinstance(value, Ceiling | Rate) else _listed(option, value)
+    counters = (value,) if isinstance(value, Ceiling | Rate) else listed(option, value)
     for counter in counters:
         if not isinstance(counter, of):
             raise InvalidArgument(option, f"holds {counter!r}; give {of.__name__}(...) values")
@@ -411,7 +422,7 @@ def _retry(value: Retry) -> dict[str, Any]:
 
 
 def _max_crashes(value: int) -> dict[str, Any]:
-    return {"max_crashes": _whole("max_crashes", value, 0, 1_000)}
+    return {"max_crashes": whole("max_crashes", value, 0, 1_000)}
 
 
 def _timeout(value: Seconds) -> dict[str, Any]:
@@ -420,7 +431,7 @@ def _timeout(value: Seconds) -> dict[str, Any]:
 
 def _deadline(value: Seconds | datetime) -> dict[str, Any]:
     if isinstance(value, datetime):
-        return {"deadline": _instant("deadline", value)}
+        return {"deadline": instant("deadline", value)}
     return {"deadline": After(to_ms(value, "deadline", least=1))}
 
 
@@ -486,7 +497,8 @@ def _nearest(name: str) -> str:
     return f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(sorted(_READERS))}"
 
 
-def _instant(argument: str, value: datetime) -> int:
+def instant(argument: str, value: datetime) -> int:
+    """Milliseconds since the epoch of an aware datetime. Raises InvalidArgument."""
     if not isinstance(value, datetime):
         raise InvalidArgument(argument, f"is {value!r}; give an aware datetime")
     if value.tzinfo is None:

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from tessera import seam
-from tessera.engine import inspecting
+from tessera.engine import enqueueing, inspecting
 from tessera.handle import Handle
 from tessera.kinds import Bound, JobKind, Request
 from tessera.model.changes import AddJob
 from tessera.model.errors import InvalidArgument, InvalidMember, TesseraError
-from tessera.model.ids import key_of_given_id, show_id
+from tessera.model.ids import show_id
 from tessera.model.job import Extras, Job, encode_extras
-from tessera.model.policy import QueuePolicy
 from tessera.model.states import State
-from tessera.rules.drafts import add_job
+from tessera.rules.drafts import Draft
 from tessera.store.protocol import Store
 from tessera.worker import ChildResult, Handler, Worker, WorkerSettings, run_until_signalled
 
@@ -79,7 +77,15 @@ class Services:
 
     def draft_children(self, job: Job, children: Sequence[object]) -> tuple[AddJob, ...]:
         """The changes that store the children of a split; InvalidMember names a bad one."""
-        return tuple(self._child(job, index, child) for index, child in enumerate(children))
+        return self._app._run(lambda store: self._drafted(store, job, children))
+
+    async def _drafted(self, store: Store, job: Job, children: Sequence[object]) -> tuple[AddJob, ...]:
+        drafts = [_child(store, job, index, child) for index, child in enumerate(children)]
+        _, adds = await enqueueing.ready_to_add(store, self._app._policies, drafts)
+        return tuple(
+            replace(add, job=replace(add.job, ext=encode_extras(Extras(split=job.attempt, child_no=number))))
+            for number, add in enumerate(adds)
+        )
 
     async def children(self, job: Job) -> list[ChildResult]:
         """How the children of the last split ended, in the order given."""
@@ -95,28 +101,6 @@ class Services:
             "kind", f"{what!r} is no kind of this application; there are: {', '.join(self._app.kinds)}"
         )
 
-    def _child(self, job: Job, index: int, child: object) -> AddJob:
-        if not isinstance(child, Request):
-            wanted = "build it with some_kind.job(...)"
-            raise InvalidMember(index, InvalidArgument("children", f"is {child!r}; {wanted}"))
-        if child.options.connection is not None:
-            raise InvalidMember(
-                index,
-                InvalidArgument(
-                    "connection", "has no place in a split: it is one commit of the worker's own"
-                ),
-            )
-        try:
-            store = self._app._store()
-            draft = replace(child.draft(store), parent=job.id)
-        except TesseraError as error:
-            raise InvalidMember(index, error) from error
-        key = key_of_given_id(store.installation, draft.given_id) if draft.given_id else seam.new_id()
-        add = add_job(draft, key, QueuePolicy())
-        return replace(
-            add, job=replace(add.job, ext=encode_extras(Extras(split=job.attempt, child_no=index)))
-        )
-
     def _result(self, child: Job) -> ChildResult:
         value: object = None
         if child.state is State.COMPLETED and child.result is not None:
@@ -129,6 +113,22 @@ class Services:
             value=value,
             reason=child.reason,
         )
+
+
+def _child(store: Store, job: Job, index: int, child: object) -> Draft:
+    """The draft of one child. Raises InvalidMember."""
+    problem: TesseraError | None = None
+    if not isinstance(child, Request):
+        problem = InvalidArgument("children", f"is {child!r}; build it with some_kind.job(...)")
+    elif child.options.connection is not None:
+        where = "has no place in a split: it is one commit of the worker's own"
+        problem = InvalidArgument("connection", where)
+    else:
+        try:
+            return replace(child.draft(store), parent=job.id)
+        except TesseraError as error:
+            problem = error
+    raise InvalidMember(index, problem)
 
 
 def run_worker(app: Tessera, settings: Mapping[str, Any]) -> int:

@@ -164,8 +164,8 @@ def test_what_was_known_of_a_store_is_forgotten_with_it():
     app.close()
     app.queues.resume("default")  # the new store is at the version the old one was at
     kind.enqueue()
-    assert app.queues.list()[0].counts == {State.AVAILABLE: 1}
     assert take(app).kind == "work"
+    assert app.queues.list()[0].counts == {State.RUNNING: 1}
 
 
 def test_an_application_that_was_never_used_closes_too():

@@ -334,6 +334,7 @@ def test_a_blocking_call_inside_an_event_loop_works_and_warns_once_at_the_caller
     [warning] = caught
     assert f"await a{verb}()" in str(warning.message)
     assert (warning.category, warning.filename) == (RuntimeWarning, __file__)
+    assert 1 < warning.lineno - call.__code__.co_firstlineno + 1 <= 5  # in ``call`` itself
     assert len(app.jobs.list().jobs) == 2
 
 

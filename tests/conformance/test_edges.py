@@ -9,6 +9,7 @@ from tessera.model.changes import (
     Change,
     DropJob,
     Edge,
+    EditJob,
     Edits,
     Group,
     Held,
@@ -291,6 +292,15 @@ def test_a_cancelled_parent_reaches_every_descendant(rig: Rig):
     split(rig, inner, "d1", "d2")
     rig.move("j", State.CANCELLED)
     assert set(rig.states("j", "c1", "c2", "d1", "d2")) == {State.CANCELLED}
+
+
+def test_a_job_that_splits_although_it_was_asked_to_stop_is_cancelled_with_its_children(rig: Rig):
+    """INV-21: the handler may not have seen the request yet."""
+    job = rig.start("j")
+    rig.do(EditJob(job.id, Edits(cancel_requested=True)))
+    split(rig, job, "c1", "c2")
+    assert rig.states("j", "c1", "c2") == [State.CANCELLED] * 3
+    assert rig.claim(n=9) == []
 
 
 def test_a_dropped_parent_takes_its_children_with_it(rig: Rig):

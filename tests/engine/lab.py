@@ -20,7 +20,7 @@ from tessera.model.changes import AddJob, After, Done, EditJob, Edits, Group, Mo
 from tessera.model.errors import TesseraError
 from tessera.model.ids import JobId
 from tessera.model.job import Extras, Job, Need, Terms, encode_extras, encode_terms
-from tessera.model.outcomes import Outcome
+from tessera.model.outcomes import Completed, Outcome
 from tessera.model.policy import POLICY_SPACE, Ceiling, CounterPolicy, Rate
 from tessera.model.queries import Event, Filter, Page
 from tessera.model.states import EventLevel, State
@@ -201,6 +201,17 @@ class Lab:
 
     def bury(self, key: JobId, reason: str = "buried") -> None:
         self.do(MoveJob(key, State.DEAD, reason=reason))
+
+    def bring_to_end(self, key: JobId, end: str) -> None:
+        """One of the ends that dependants and unique keys tell apart; ``deleted`` too."""
+        if end == "completed":
+            self.end(self.take(key), Completed())
+        elif end == "dead":
+            self.bury(key)
+        elif end == "cancelled":
+            self.cancel(key)
+        else:
+            self.run(operating.delete(self.store, key))
 
     def edit_row(self, key: JobId, **fields: Any) -> None:
         self.do(EditJob(key, Edits(**fields)))

@@ -227,20 +227,19 @@ def test_a_cancelled_parent_leaves_jobs_alone_that_it_merely_waited_for(lab: Lab
     assert lab.state(other) is S.AVAILABLE
 
 
-def test_a_split_after_a_cancel_request_ends_cancelled_once_its_children_have_ended(lab: Lab):
-    """The request that was acknowledged is not lost, though the split came first to the store."""
+def test_a_split_after_a_cancel_request_ends_cancelled_with_its_children(lab: Lab):
+    """The request that was acknowledged is not lost, though the handler had not seen it yet."""
     parent = lab.start()
     lab.cancel(parent.id)
-    split(lab, parent, 1)
-    run_all(lab)
-    assert lab.state(parent.id) is S.CANCELLED
+    child = lab.child(parent, 0)
+    assert lab.ended(parent, Split((child,))).state is S.CANCELLED
+    assert lab.state(child.job.id) is S.CANCELLED
 
 
 def test_a_redrive_forgets_the_cancel_that_ended_the_former_run(lab: Lab):
     parent = lab.start()
     lab.cancel(parent.id)
-    split(lab, parent, 1)
-    run_all(lab)
+    lab.ended(parent, Split((lab.child(parent, 0),)))
     lab.retry(parent.id)
     job = lab.take(parent.id)
     assert not job.cancel_requested

@@ -1,8 +1,8 @@
 """What must hold of every history, as functions from events and rows to sentences; no sentence, no fault.
 
-The rows carry the store's own account of a job: its last ten ends with the instants of the store's clock. The histories carry
-what the processes saw. Where a process was killed between a write and its line the account has more than the history, and
-that is all it may have more.
+The rows carry the store's own account of a job: its last ten ends with the instants of the store's clock.
+The histories carry what the processes saw. Where a process was killed between a write and its line the
+account has more than the history, and that is all it may have more.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from tessera.model.job import End, Job
 from tessera.model.states import State
@@ -34,7 +35,7 @@ def problems(events: Sequence[Event], rows: Rows, planned: Mapping[str, State] |
     ]
 
 
-# INV-1, INV-2 ---------------------------------------------------------------------------------------------------------
+# INV-1, INV-2 -----------------------------------------------------------------------------------------------
 
 
 def lost(events: Iterable[Event], rows: Rows, planned: Mapping[str, State]) -> Iterator[str]:
@@ -46,11 +47,13 @@ def lost(events: Iterable[Event], rows: Rows, planned: Mapping[str, State]) -> I
         if row is None:
             yield f"{event.job} was acknowledged and is gone"
         elif row.state is not planned.get(row.kind, State.COMPLETED):
-            yield f"{event.job} ({row.kind}) was acknowledged and is {row.state} ({row.reason or 'no reason'})"
+            why = row.reason or "no reason"
+            yield f"{event.job} ({row.kind}) was acknowledged and is {row.state} ({why})"
 
 
 def ran_after_completion(events: Iterable[Event], rows: Rows) -> Iterator[str]:
-    """No run begins after a completion was acknowledged, and none under a later fence than the one that completed."""
+    """No run begins after a completion was acknowledged, and none under a later fence than the one that
+    completed."""
     completed: dict[str, Event] = {}
     for event in events:
         if event.what == "finished" and event.how == "completed":
@@ -59,28 +62,35 @@ def ran_after_completion(events: Iterable[Event], rows: Rows) -> Iterator[str]:
             completed.setdefault(event.job, event)
         elif event.what == "started" and event.job in completed:
             yield f"{event.job} ran under {event.fence} after its completion was acknowledged"
-        elif event.what in ("started", "claimed") and _is_completed(rows, event) and event.fence > rows[event.job].last_fence:
-            yield f"{event.job} was {event.what} under {event.fence}, after {rows[event.job].last_fence} completed it"
+        elif (
+            event.what in ("started", "claimed")
+            and _is_completed(rows, event)
+            and event.fence > rows[event.job].last_fence
+        ):
+            last = rows[event.job].last_fence
+            yield f"{event.job} was {event.what} under {event.fence}, after {last} completed it"
 
 
 def _is_completed(rows: Rows, event: Event) -> bool:
     return event.job in rows and rows[event.job].state is State.COMPLETED
 
 
-# INV-5, INV-6 ---------------------------------------------------------------------------------------------------------
+# INV-5, INV-6 -----------------------------------------------------------------------------------------------
 
 
 def bad_fences(events: Iterable[Event], rows: Rows) -> Iterator[str]:
-    """Fences are handed out once and grow with the store's time; a run has the fence of a claim by its own holder."""
+    """Fences are handed out once and grow with the store's time; a run has the fence of a claim by its own
+    holder."""
     claims: dict[str, dict[int, Event]] = defaultdict(dict)
     for event in events:
         if event.what == "claimed":
             other = claims[event.job].setdefault(event.fence, event)
             if other is not event:
-                yield f"{event.job} was claimed twice under {event.fence}, by {other.holder} and {event.holder}"
+                both = f"{other.holder} and {event.holder}"
+                yield f"{event.job} was claimed twice under {event.fence}, by {both}"
     for job, by_fence in claims.items():
         ordered = [by_fence[fence] for fence in sorted(by_fence)]
-        for before, after in zip(ordered, ordered[1:], strict=False):
+        for before, after in pairwise(ordered):
             if after.claimed_at < before.claimed_at:
                 yield f"{job} got {after.fence} at {after.claimed_at}, before the lower {before.fence}"
         if job in rows and ordered[-1].fence > rows[job].fence:
@@ -96,9 +106,10 @@ def bad_fences(events: Iterable[Event], rows: Rows) -> Iterator[str]:
 
 
 def overlapping_leases(events: Sequence[Event], rows: Rows) -> Iterator[str]:
-    """At most one lease lives at any instant of the store: by the ends in the row, and by what holders were promised."""
+    """At most one lease lives at any instant of the store: by the ends in the row, and by what holders
+    were promised."""
     for job, row in rows.items():
-        for end, next_end in zip(row.ends, row.ends[1:], strict=False):
+        for end, next_end in pairwise(row.ends):
             if next_end.started_at < end.ended_at:
                 yield f"{job}: attempt {next_end.attempt} was leased before attempt {end.attempt} ended"
     until: dict[tuple[str, int], int] = {}
@@ -115,21 +126,24 @@ def overlapping_leases(events: Sequence[Event], rows: Rows) -> Iterator[str]:
     for job, many in claims.items():
         many.sort(key=lambda claim: claim.fence)
         own_ends = {end.attempt for end in rows[job].ends if end.error != LAPSED} if job in rows else set()
-        for before, after in zip(many, many[1:], strict=False):
-            gave_up = (job, before.fence) in ended or before.attempt in own_ends or after.attempt == before.attempt
+        for before, after in pairwise(many):
+            gave_up = (
+                (job, before.fence) in ended or before.attempt in own_ends or after.attempt == before.attempt
+            )
             if not gave_up and after.claimed_at < until[job, before.fence]:
                 early = until[job, before.fence] - after.claimed_at
                 yield f"{job}: {before.fence} was taken back {early} ms before its lease was over"
 
 
-# INV-7, INV-11 --------------------------------------------------------------------------------------------------------
+# INV-7, INV-11 ----------------------------------------------------------------------------------------------
 
 
 def miscounted(events: Sequence[Event], rows: Rows) -> Iterator[str]:
     """Attempts, failures and crashes of the rows are those of the histories.
 
-    A kill is a crash, an error a failure, a give-back nothing. Every end that a holder was told of stands in the row, and every
-    lapse that the row counts as a crash is that of a holder who was killed or paused.
+    A kill is a crash, an error a failure, a give-back nothing. Every end that a holder was told of stands
+    in the row, and every lapse that the row counts as a crash is that of a holder who was killed or
+    paused.
     """
     culprits = _culprits(events)
     claims = {(e.job, e.fence): e for e in events if e.what == "claimed"}
@@ -149,8 +163,11 @@ def miscounted(events: Sequence[Event], rows: Rows) -> Iterator[str]:
         if event.how != "given_back" and job in rows:
             claim = claims[job, fence]
             kept = [end for end in rows[job].ends if end.attempt == claim.attempt]
-            if _remembers(rows[job], claim.attempt) and [(end.end, end.holder) for end in kept] != [(event.how, claim.holder)]:
-                yield f"{job}: {event.how} of attempt {claim.attempt} was acknowledged, the row says {[end.end for end in kept]}"
+            if _remembers(rows[job], claim.attempt) and [(end.end, end.holder) for end in kept] != [
+                (event.how, claim.holder)
+            ]:
+                said = [end.end for end in kept]
+                yield f"{job}: {event.how} of attempt {claim.attempt} was acknowledged, the row says {said}"
 
 
 def _row_miscounted(job: str, row: Job, runs: Mapping[int, Event], culprits: set[str]) -> Iterator[str]:
@@ -187,20 +204,27 @@ def _remembers(row: Job, attempt: int) -> bool:
 
 
 def wrong_results(rows: Rows) -> Iterator[str]:
-    """The stored result is that of the run whose end was accepted: handlers of these tests return their fence."""
+    """The stored result is that of the run whose end was accepted: handlers of these tests return their
+    fence."""
     for job, row in rows.items():
-        if row.state is State.COMPLETED and row.result is not None and row.result != str(row.last_fence).encode():
+        if (
+            row.state is State.COMPLETED
+            and row.result is not None
+            and row.result != str(row.last_fence).encode()
+        ):
             yield f"{job} was completed under {row.last_fence} and holds the result of {row.result!r}"
 
 
-# What holds only where nobody is struck ----------------------------------------------------------------------------------
+# What holds only where nobody is struck ---------------------------------------------------------------------
 
 
 def burnt(rows: Rows) -> Iterator[str]:
-    """Attempts that were charged for nothing: a job that completed has run once, and once more for each failure."""
+    """Attempts that were charged for nothing: a job that completed has run once, and once more for each
+    failure."""
     for job, row in rows.items():
         if row.attempt != 1 + row.failures or row.crashes:
-            yield f"{job} counts {row.attempt} attempts with {row.failures} failures and {row.crashes} crashes"
+            ends = f"{row.failures} failures and {row.crashes} crashes"
+            yield f"{job} counts {row.attempt} attempts with {ends}"
 
 
 def overlapping_runs(events: Iterable[Event], most: int = 1, *, by: str = "job") -> Iterator[str]:
@@ -224,8 +248,8 @@ def _changes(events: Iterable[Event], by: str) -> list[tuple[int, int, str]]:
         elif event.what in ("returned", "raised", "stopped") and run in open_runs:
             ends.append((event.at, -1, open_runs.pop(run)[1]))
         elif event.what in ("killed", "died"):
-            for over in [run for run, (pid, _) in open_runs.items() if pid == event.pid]:
-                ends.append((event.at, -1, open_runs.pop(over)[1]))
+            over = [run for run, (pid, _) in open_runs.items() if pid == event.pid]
+            ends += [(event.at, -1, open_runs.pop(run)[1]) for run in over]
     return ends
 
 
@@ -254,13 +278,14 @@ def crowded_windows(instants: Iterable[int], limit: int, window_ms: int) -> Iter
             yield f"{inside} starts within {window_ms} ms from {at}"
 
 
-# Measures ------------------------------------------------------------------------------------------------------------------
+# Measures ---------------------------------------------------------------------------------------------------
 
 
 def recoveries(events: Sequence[Event]) -> list[float]:
     """For every run that a kill cut short: seconds until the job ran again. ``inf``: it never did.
 
-    Where the next holder was killed too before it began with the job, the wait ends at that claim: a second kill is another wait.
+    Where the next holder was killed too before it began with the job, the wait ends at that claim: a
+    second kill is another wait.
     """
     killed = {event.pid: event.at for event in events if event.what == "killed"}
     holders = {event.holder: event.pid for event in events if event.what == "lives"}

@@ -1,7 +1,9 @@
-"""The disk of a store fills up and has room again, seen by a producer beside a worker; both go on as the same processes.
+"""The disk of a store fills up and has room again, seen by a producer beside a worker; both go on as the same
+processes.
 
-Runs where the disk is small: on a tmpfs in a mount namespace of its own, or under a limit of file size that it sets for itself
-and for the worker. At its end it copies the database to where the test can read it.
+Runs where the disk is small: on a tmpfs in a mount namespace of its own, or under a limit of file size
+that it sets for itself and for the worker. At its end it copies the database to where the test can read
+it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A process forks in the midst of its work with a store; both go on with it. The numbers go to the history as ``marked``."""
+"""A process forks in the midst of its work with a store; both go on with it. The numbers go to the history
+as ``marked``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What each process saw, in a file of its own: one line an event, one ``write`` a line, so that kill -9 takes nothing back.
+"""What each process saw, in a file of its own: one line an event, one ``write`` a line, so that kill -9 takes
+nothing back.
 
-Instants are nanoseconds of the monotonic clock, which all processes of one machine share. A line is written *after* what it
-tells of: what a killed process did last may be missing, what is there happened.
+Instants are nanoseconds of the monotonic clock, which all processes of one machine share. A line is
+written *after* what it tells of: what a killed process did last may be missing, what is there happened.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -20,8 +22,9 @@ VARIABLE = "FAULTS_HISTORY"
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One line.
 
-    Producers: trying, acked, refused, committed, rolled_back. Workers: lives, claimed, renewed, finished, stale, rescued.
-    Handlers: started, effect, returned, raised, stopped. The rig: killed, paused, continued, asked, marked.
+    Producers: trying, acked, refused, committed, rolled_back. Workers: lives, claimed, renewed, finished,
+    stale, rescued. Handlers: started, effect, returned, raised, stopped. The rig: killed, paused,
+    continued, asked, marked.
     """
 
     at: int
@@ -72,19 +75,16 @@ class History:
         os.close(self._fd)
 
 
-_mine: History | None = None
-
-
+@cache
 def mine() -> History:
-    """The history of this process, where ``FAULTS_HISTORY`` says; a child of a worker writes to its worker's."""
-    global _mine
-    if _mine is None:
-        _mine = History(os.environ[VARIABLE], Path(os.environ[VARIABLE]).stem)
-    return _mine
+    """The history of this process, where ``FAULTS_HISTORY`` says; a child of a worker writes to its
+    worker's."""
+    return History(os.environ[VARIABLE], Path(os.environ[VARIABLE]).stem)
 
 
 def read(folder: Path) -> list[Event]:
-    """All events of all processes in the order of time. A half line at the end of a file is a broken history."""
+    """All events of all processes in the order of time. A half line at the end of a file is a broken
+    history."""
     events = [event for file in folder.glob("*.history") for event in read_file(file)]
     return sorted(events, key=lambda event: event.at)
 

@@ -1,8 +1,10 @@
-"""Where the processes of a rig are born: ``python -m tests.faults.nursery``, told by lines at stdin, answering by lines at stdout.
+"""Where the processes of a rig are born: ``python -m tests.faults.nursery``, told by lines at stdin,
+answering by lines at stdout.
 
-It has imported everything once and forks: a worker is there in hundredths of a second. Started anew by kill -9 every 300 ms,
-interpreters would take a whole core to come up, and the tests would measure that. It has one thread and no open store, so that a
-fork carries nothing over. When stdin ends, because the rig closed or died, it kills what is left and ends.
+It has imported everything once and forks: a worker is there in hundredths of a second. Started anew by
+kill -9 every 300 ms, interpreters would take a whole core to come up, and the tests would measure that. It
+has one thread and no open store, so that a fork carries nothing over. When stdin ends, because the rig
+closed or died, it kills what is left and ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A producer process of these tests: ``python -m tests.faults.producer '{"url": ..., ...}'``. SIGTERM ends it after the job in hand."""
+"""A producer process of these tests: ``python -m tests.faults.producer '{"url": ..., ...}'``. SIGTERM ends
+it after the job in hand."""
 
 from __future__ import annotations
 
@@ -102,7 +103,9 @@ class Producer:
                 self._enqueue(number, {"id": f"{who}-{number}-{part}", "connection": connection})
             is_kept = number % 4 != 3
             connection.execute("COMMIT" if is_kept else "ROLLBACK")
-            history.mine().note("committed" if is_kept else "rolled_back", key=f"{who}-{number}", number=number)
+            history.mine().note(
+                "committed" if is_kept else "rolled_back", key=f"{who}-{number}", number=number
+            )
 
         return step
 

@@ -199,7 +199,7 @@ class Rig:
         self.close_store()
         self.own.close()
 
-    # Processes --------------------------------------------------------------------------------------------------------
+    # Processes ----------------------------------------------------------------------------------------------
 
     def start(self, module: str, argument: object) -> Process:
         """Start a process, with a history and a log of its own."""
@@ -222,7 +222,8 @@ class Rig:
         return self.start("producer", {"url": self.url, "who": who, "mix": mix, "seed": seed, **plan})
 
     def kill(self, process: Process) -> None:
-        """kill -9, and reap it. Noted before: whatever it wrote down lies before that or was already under way."""
+        """kill -9, and reap it. Noted before: whatever it wrote down lies before that or was already under
+        way."""
         self.own.note("killed", pid=process.pid)
         process.send(signal.SIGKILL)
         process.wait()
@@ -250,7 +251,7 @@ class Rig:
         log = self.folder / f"{process.name}.log"
         return log.read_text(errors="replace")[-4_000:] if log.exists() else ""
 
-    # Waiting ----------------------------------------------------------------------------------------------------------
+    # Waiting ------------------------------------------------------------------------------------------------
 
     def until(self, holds: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
         """Wait until something holds."""
@@ -261,9 +262,13 @@ class Rig:
 
     def drain(self, seconds: float = PATIENCE) -> None:
         """Wait until every job has come to an end."""
-        self.until(lambda: all(state in QUIET for (_, state), n in self.counts().items() if n), "all jobs end", seconds)
+        self.until(
+            lambda: all(state in QUIET for (_, state), n in self.counts().items() if n),
+            "all jobs end",
+            seconds,
+        )
 
-    # Looking ----------------------------------------------------------------------------------------------------------
+    # Looking ------------------------------------------------------------------------------------------------
 
     @property
     def store(self) -> SqliteStore:

@@ -27,16 +27,22 @@ def test_limits_hold_and_counts_are_exact_with_seven_processes_on_one_file(rig: 
     rig.stop(*workers)
     counts = rig.counts()
     events, rows = rig.check({"doomed": State.DEAD})
-    by_key = [(event.key, rows[event.job].ends) for event in _first_runs(events) if rows[event.job].kind == "keyed"]
+    by_key = [
+        (event.key, rows[event.job].ends) for event in _first_runs(events) if rows[event.job].kind == "keyed"
+    ]
     metered = [end.started_at for row in rows.values() if row.kind == "metered" for end in row.ends]
     found = [
         *checker.overlapping_runs(events),
-        *checker.overlapping_runs((e for e in events if e.kind == "keyed" or not e.kind), work.CEILING, by="key"),
+        *checker.overlapping_runs(
+            (e for e in events if e.kind == "keyed" or not e.kind), work.CEILING, by="key"
+        ),
         *checker.leases_above(by_key, work.CEILING),
         *checker.crowded_windows(metered, work.RATE, round(work.RATE_SECONDS * 1_000)),
         *checker.burnt({key: row for key, row in rows.items() if row.state is State.COMPLETED}),
     ]
-    tally = {state: sum(row.state is state for row in rows.values()) for state in (State.COMPLETED, State.DEAD)}
+    tally = {
+        state: sum(row.state is state for row in rows.values()) for state in (State.COMPLETED, State.DEAD)
+    }
     acked = sum(event.what == "acked" for event in events)
     rig.report(
         jobs=len(rows),
@@ -48,7 +54,9 @@ def test_limits_hold_and_counts_are_exact_with_seven_processes_on_one_file(rig: 
     )
     assert not found, "\n".join(found[:10])
     assert acked == len(rows)
-    assert {state: n for (_, state), n in counts.items() if n} == {state: n for state, n in tally.items() if n}
+    assert {state: n for (_, state), n in counts.items() if n} == {
+        state: n for state, n in tally.items() if n
+    }
     assert len(metered) > 2 * work.RATE, "the rate was never reached"
 
 

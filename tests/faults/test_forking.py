@@ -12,14 +12,19 @@ from tests.faults.rig import Rig
 pytestmark = [pytest.mark.store("sqlite"), pytest.mark.timeout(90)]
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="not offered: open files are counted in /proc")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="not offered: open files are counted in /proc"
+)
 @pytest.mark.capability("P1")
 def test_after_a_fork_parent_and_child_go_on_with_connections_of_their_own(rig: Rig) -> None:
     """T-fork. INV-1. Two threads of the parent are writing all the while."""
     scenario = rig.start("forking", forking.Plan(rig.url, str(rig.database)))
     assert scenario.wait() == 0, rig.log_of(scenario)
     events, rows = rig.events(), rig.rows()
-    marked = {how: [e.number for e in events if e.what == "marked" and e.how == how] for how in ("inherited", "own", "left")}
+    marked = {
+        how: [e.number for e in events if e.what == "marked" and e.how == how]
+        for how in ("inherited", "own", "left")
+    }
     acked = [event for event in events if event.what == "acked"]
     of_children = [event for event in acked if event.pid != scenario.pid]
     rig.report(acked=len(acked), of_children=len(of_children), open_files=marked)

@@ -18,7 +18,11 @@ DISK_MIB = 12
 
 
 def _may_mount() -> bool:
-    asked = subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False) if os.name == "posix" else None
+    asked = (
+        subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False)
+        if os.name == "posix"
+        else None
+    )
     return asked is not None and asked.returncode == 0
 
 
@@ -29,18 +33,25 @@ def test_on_a_full_disk_new_jobs_are_refused_running_ones_finish_and_all_goes_on
 ) -> None:
     """T-full. INV-1, INV-33."""
     if disk == "tmpfs" and not _may_mount():
-        pytest.skip("not offered: a mount namespace of its own; the case with a limit of file size ran instead")
+        pytest.skip(
+            "not offered: a mount namespace of its own; the case with a limit of file size ran instead"
+        )
     small = tmp_path / "small"
     small.mkdir()
-    mounts = f"mount -t tmpfs -o size={DISK_MIB}m tmpfs {small} && exec \"$@\""
+    mounts = f'mount -t tmpfs -o size={DISK_MIB}m tmpfs {small} && exec "$@"'
     within = ["unshare", "-m", "sh", "-c", mounts, "sh"] if disk == "tmpfs" else []
     database, copy = small / "work.db", tmp_path / "copy.db"
     with Rig(tmp_path, database=database, within=within) as rig:
         worker = rig.worker(queues=["gate"], lease_seconds=2, concurrency=filling.RUNNING)
         plan = filling.Plan(
-            url=rig.url, database=str(database), gate=str(tmp_path / "gate"), folder=str(tmp_path), copy=str(copy),
-            worker=worker.pid, is_small=disk == "tmpfs",
-        )  # fmt: skip
+            url=rig.url,
+            database=str(database),
+            gate=str(tmp_path / "gate"),
+            folder=str(tmp_path),
+            copy=str(copy),
+            worker=worker.pid,
+            is_small=disk == "tmpfs",
+        )
         scenario = rig.start("filling", plan)
         status = scenario.wait()
         assert status == 0, f"{rig.log_of(scenario)}\nthe worker said:\n{rig.log_of(worker)}"

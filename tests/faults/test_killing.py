@@ -20,7 +20,9 @@ KILL_EVERY = 0.3
 
 
 @pytest.mark.capability("R1", "R2", "R3")
-def test_no_acknowledged_job_is_lost_and_none_runs_after_completion_when_workers_are_killed(tmp_path: Path) -> None:
+def test_no_acknowledged_job_is_lost_and_none_runs_after_completion_when_workers_are_killed(
+    tmp_path: Path,
+) -> None:
     """T-kill. INV-1, INV-2, INV-5, INV-6, INV-7, INV-11."""
     with Rig(tmp_path, synchronous="full") as rig:
         workers = [_worker(rig) for _ in range(4)]

@@ -41,7 +41,8 @@ app = Tessera("memory://")
 
 _QUICK = Retry(max_attempts=5, base=0.05, cap=0.2)
 _STURDY = 1_000
-"""Crashes that an innocent kind may have: these tests take down the same job more often than a payload that is to blame would."""
+"""Crashes that an innocent kind may have: these tests take down the same job more often than a payload
+that is to blame would."""
 
 
 class QuickAfterCrash(JobOptions):
@@ -53,7 +54,7 @@ class QuickAfterCrash(JobOptions):
         return encode_terms(replace(usual, crash_backoff_ms=CRASH_BACKOFF_MS))
 
 
-# Handlers -------------------------------------------------------------------------------------------------------------
+# Handlers ---------------------------------------------------------------------------------------------------
 
 
 class HandlerStopped(Exception):
@@ -113,7 +114,8 @@ def deaf(ms: int, ctx: Context) -> int:
 
 @app.job(queue="work", retry=_QUICK, max_crashes=_STURDY)
 def stubborn(ms: int, ctx: Context) -> int:
-    """Work that hands in its result by itself too, as a holder outside would, and hears what the store says to that."""
+    """Work that hands in its result by itself too, as a holder outside would, and hears what the store
+    says to that."""
     with told(ctx):
         time.sleep(ms / 1_000)
         fence = str(ctx.job.fence).encode()
@@ -169,11 +171,11 @@ def apart(ms: int, ctx: Context) -> int:
 
 
 @app.job(queue="gate", retry=_QUICK, max_crashes=_STURDY)
-async def gated(gate: str, ctx: Context) -> int:
+def gated(gate: str, ctx: Context) -> int:
     """Run until a file appears."""
     with told(ctx):
         while not Path(gate).exists():
-            await asyncio.sleep(0.02)
+            _look_now_and_then(20, ctx)
     return ctx.job.fence
 
 
@@ -184,7 +186,7 @@ async def carry(data: str, ctx: Context) -> int:
         return len(data)
 
 
-# Poison: one body, three ways to run it -------------------------------------------------------------------------------
+# Poison: one body, three ways to run it ---------------------------------------------------------------------
 
 FATAL = ("abort", "segfault")
 HARMLESS = ("exit", "recurse", "interrupt")
@@ -257,15 +259,18 @@ async def neighbour_apart(ms: int, ctx: Context) -> int:
 
 
 def _quick_after_crash(kind: JobKind[object]) -> None:
-    options = QuickAfterCrash(**{field.name: getattr(kind.options, field.name) for field in fields(JobOptions)})
+    options = QuickAfterCrash(
+        **{field.name: getattr(kind.options, field.name) for field in fields(JobOptions)}
+    )
     kind.options = kind._options = options
+    assert msgspec.msgpack.decode(options.body, type=Terms).crash_backoff_ms == CRASH_BACKOFF_MS
 
 
 for _kind in app.kinds.values():
     _quick_after_crash(_kind)
 
 
-# The store, as its callers see it --------------------------------------------------------------------------------------
+# The store, as its callers see it ---------------------------------------------------------------------------
 
 
 class RecordedStore(SqliteStore):
@@ -303,7 +308,11 @@ def _answer(group: Group, answer: Answer, sent_ms: int) -> tuple[str, dict[str, 
     if isinstance(guard, Lapsed):
         if not done:
             return None
-        ends = [change.end.end for change in group.changes if isinstance(change, MoveJob) and change.end is not None]
+        ends = [
+            change.end.end
+            for change in group.changes
+            if isinstance(change, MoveJob) and change.end is not None
+        ]
         return "rescued", {"job": show_id(guard.job), "fence": guard.fence, "how": ends[0]}
     if not isinstance(guard, Held):
         return None

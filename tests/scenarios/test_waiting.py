@@ -204,6 +204,35 @@ async def test_cancelling_a_parent_cancels_the_children_that_are_left(app: Tesse
             await reaches(app, await app.jobs.ahandle(job.key), State.CANCELLED)
 
 
+async def test_a_split_whose_child_contradicts_what_is_stored_is_a_failure_and_no_crash(
+    app: Tessera, part: Any
+):
+    @app.job(retry=Retry(max_attempts=1))
+    async def whole(*, ctx: Context) -> None:
+        ctx.split([part.with_options(id="taken").job(2)])
+
+    await part.with_options(id="taken", queue="parts").aenqueue(1)
+    parent = await whole.aenqueue()
+    async with working(app, queues=["default"]):
+        dead = await reaches(app, parent, State.DEAD)
+    assert (dead.failures, dead.crashes) == (1, 0)
+    assert "the id is taken" in dead.ends[-1].error
+
+
+async def test_the_children_of_a_split_are_logged_as_their_queue_is(app: Tessera, part: Any):
+    @app.job
+    async def whole(*, ctx: Context) -> None:
+        ctx.split([part.with_options(queue="parts").job(2)])
+
+    app.queue("parts", events="full")
+    await app.adeclare()
+    parent = await whole.aenqueue()
+    async with working(app, queues=["default"]):
+        await reaches(app, parent, State.WAITING)
+    store: Any = await app._astore()
+    assert [event.what for event in await store.events() if event.queue == "parts"] == ["enqueued"]
+
+
 async def test_counts_by_queue_and_state_are_exact_through_a_split(app: Tessera, client: Client, part: Any):
     """W11, save the record that shows them, which is not built."""
     parent = await whole(app, part.with_options(queue="parts"), "continue").aenqueue()

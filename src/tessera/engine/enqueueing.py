@@ -37,11 +37,21 @@ async def enqueue(store: Store, policies: Policies, draft: Draft) -> Enqueued:
 
     Raises IdConflict, InvalidArgument (an unknown job in ``depends_on``), StoreError.
     """
+    [draft], [add] = await ready_to_add(store, policies, [draft])
+    [answer] = await store.commit([Group(changes=(add,))])
+    return _enqueued(add.job.id, draft, answer)
+
+
+async def ready_to_add(
+    store: Store, policies: Policies, drafts: Sequence[Draft]
+) -> tuple[Sequence[Draft], list[AddJob]]:
+    """The drafts with the jobs they wait for found, and the changes that store them, in order."""
     policy = await policies.recent(store)
-    key = _key(store, draft)
-    [draft] = await _with_parents_found(store, [draft], [key])
-    [answer] = await store.commit([Group(changes=(add_job(draft, key, policy.queue(draft.queue)),))])
-    return _enqueued(key, draft, answer)
+    keys = [_key(store, draft) for draft in drafts]
+    drafts = await _with_parents_found(store, drafts, keys)
+    return drafts, [
+        add_job(draft, key, policy.queue(draft.queue)) for draft, key in zip(drafts, keys, strict=True)
+    ]
 
 
 async def enqueue_many(
@@ -56,10 +66,8 @@ async def enqueue_many(
     """
     if len(drafts) > BULK_LIMIT:
         raise TooLarge("jobs", len(drafts), BULK_LIMIT)
-    policy = await policies.recent(store)
-    keys = [_key(store, draft) for draft in drafts]
-    drafts = await _with_parents_found(store, drafts, keys)
-    adds = [add_job(draft, key, policy.queue(draft.queue)) for draft, key in zip(drafts, keys, strict=True)]
+    drafts, adds = await ready_to_add(store, policies, drafts)
+    keys = [add.job.id for add in adds]
     if on_conflict == "skip":
         await _refuse_unknown_parents(store, drafts, keys)
         answers = await store.commit([Group(changes=(add,)) for add in adds])

@@ -31,7 +31,7 @@ from tessera.model.ids import JobId, show_id
 from tessera.model.job import Extras, Job, encode_extras
 from tessera.model.policy import POLICY_SPACE
 from tessera.model.states import LIVE, State
-from tessera.rules import lifecycle
+from tessera.rules import lifecycle, names
 from tessera.rules.endings import QUARANTINE_PREFIX
 from tessera.rules.payload import fingerprint
 from tessera.store.protocol import Store
@@ -53,6 +53,8 @@ async def cancel(
     NotFound.
     """
 
+    names.validate_words("reason", reason)
+
     def decide(job: Job) -> Change | None:
         if job.state is State.CANCELLED:
             return None
@@ -73,6 +75,7 @@ async def retry(store: Store, reference: str | bytes, *, by: str = "") -> JobId:
     A completed one stays as it is: a new job with its payload is made, which names it as its origin. Raises
     WrongState, NotFound.
     """
+    names.validate_words("by", by)
     job = await find_job(store, reference)
     if job.state is State.COMPLETED:
         return await _run_anew(store, job, by)
@@ -180,6 +183,7 @@ async def _act(
     """Read, decide, write if the state is still the one that was read; otherwise again. The row as it was
     decided on.
     """
+    names.validate_words("by", by)
     for _ in range(_TRIES):
         job = await find_job(store, reference)
         change = decide(job)

@@ -2,7 +2,8 @@
 
 A name ends up in keys, file names, URLs, log lines and shells, so each sort of name allows only what is safe
 where it goes. Every check hands back a good name, so that a caller can write ``x = validate_x(x)``, and
-raises ``InvalidArgument`` for any other value, of whatever type.
+raises ``InvalidArgument`` for any other value, of whatever type. What is handed back is a plain ``str``, also
+for a member of an enumeration of texts, for no encoder takes those.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from typing import Final
 from tessera.model.errors import InvalidArgument
 
 MAX_TAGS: Final = 32
+MAX_COUNTER_VALUE: Final = 200
+"""Characters of the value that a counter is kept for."""
+MAX_WORDS: Final = 4_000
+"""Characters of a reason, a note, or the name of who acted."""
 
 _KIND: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-\[\]<>/.:+]{0,127}")
 _QUEUE: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -45,7 +50,7 @@ def validate_kind(name: str) -> str:
     """
     if not _matches(_KIND, name):
         raise InvalidArgument("kind", _KIND_RULE)
-    return name
+    return str.__str__(name)
 
 
 def validate_queue(name: str) -> str:
@@ -56,14 +61,14 @@ def validate_queue(name: str) -> str:
     """
     if not _matches(_QUEUE, name):
         raise InvalidArgument("queue", _QUEUE_RULE)
-    return name
+    return str.__str__(name)
 
 
 def validate_tag(tag: str) -> str:
     """Refuse a tag that is not 1 to 64 printable ASCII characters without space and comma."""
     if not _matches(_TAG, tag):
         raise InvalidArgument("tags", _TAG_RULE)
-    return tag
+    return str.__str__(tag)
 
 
 def validate_tags(tags: Iterable[str]) -> tuple[str, ...]:
@@ -84,7 +89,7 @@ def validate_tenant(name: str) -> str:
     """Refuse a tenant of over 128 characters or with control characters; '' stands for none."""
     if not _matches(_TENANT, name):
         raise InvalidArgument("tenant", _TENANT_RULE)
-    return name
+    return str.__str__(name)
 
 
 def validate_given_id(text: str) -> str:
@@ -95,7 +100,7 @@ def validate_given_id(text: str) -> str:
     """
     if not _matches(_GIVEN_ID, text):
         raise InvalidArgument("id", _GIVEN_ID_RULE)
-    return text
+    return str.__str__(text)
 
 
 def validate_counter_name(name: str, *, option: str = "counter") -> str:
@@ -105,7 +110,7 @@ def validate_counter_name(name: str, *, option: str = "counter") -> str:
     """
     if not _matches(_COUNTER, name):
         raise InvalidArgument(option, _COUNTER_RULE)
-    return name
+    return str.__str__(name)
 
 
 def validate_space(name: str) -> str:
@@ -114,7 +119,20 @@ def validate_space(name: str) -> str:
         raise InvalidArgument("space", "names that begin with ~ are reserved for Tessera's own records")
     if not _matches(_QUEUE, name):
         raise InvalidArgument("space", _QUEUE_RULE)
-    return name
+    return str.__str__(name)
+
+
+def validate_words(option: str, text: str, limit: int = MAX_WORDS) -> str:
+    """Refuse what is no text, is over the limit in characters, or holds what not every store can hold.
+
+    >>> validate_words("reason", "disk full")
+    'disk full'
+    """
+    if not isinstance(text, str):
+        raise InvalidArgument(option, f"is of type {type(text).__name__}; give a text")
+    if len(text) > limit:
+        raise InvalidArgument(option, f"has {len(text)} characters; at most {limit} are kept")
+    return refuse_nul(option, str.__str__(text))
 
 
 def refuse_nul(option: str, text: str) -> str:

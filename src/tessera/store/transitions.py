@@ -109,14 +109,16 @@ def move(
     """Bring a job to another state with all that follows from it. The caller has asked ``refusal``."""
     before = job.state
     to = landing(to, due, work.now)
-    if job.cancel_requested and before in (State.RUNNING, State.WAITING) and to in _GOES_ON:
+    if job.cancel_requested and before is State.RUNNING and to in _GOES_ON:
         # Whoever ends the attempt may not have seen the request yet; a cancel that was acknowledged is not
         # lost to that race.
         to, reason = State.CANCELLED, reason or "cancelled"
     values: dict[str, Any] = {"state": to, "reason": reason, "blocked_on": ""}
     if before is State.RUNNING:
         values |= _lease_ended(work, job, end, refund)
-        values["cancel_requested"] = job.cancel_requested and to is State.WAITING
+        if job.cancel_requested and to is State.WAITING:
+            # The split is written, then taken back with its children: whoever asked for a cancel means both.
+            work.unwanted.append(job.id)
     elif before is State.AVAILABLE:
         _give_up_permit(work, job)
     elif before is State.BLOCKED:
@@ -198,7 +200,11 @@ def settle(work: Working) -> None:
     """Finish what the moves of this group set off: settle edges of jobs that ended, wake whoever has room.
     Moves may set off more.
     """
-    while work.ended or work.touched:
+    while work.unwanted or work.ended or work.touched:
+        while work.unwanted:
+            job = work.job(work.unwanted.pop())
+            if job is not None and job.state is State.WAITING:
+                move(work, job, State.CANCELLED, reason="cancelled")
         while work.ended:
             settle_edges(work, *work.ended.pop())
         if work.touched:

@@ -180,6 +180,8 @@ class Working:
         self.policy_bumped = False
         self.touched: dict[str, None] = {}
         """Counters to look at again before the group ends, in order of first touch."""
+        self.unwanted: list[JobId] = []
+        """Jobs that were asked to stop and wait for their children instead."""
         self.ended: list[tuple[JobId, State, int]] = []
         """Jobs that ended with heirs, how they ended, and how many of their edges to pass over: those still
         to be settled.
@@ -274,6 +276,7 @@ class Working:
         del self._journal[journal:], self.events[events:], self.history[history:], self.blobs[blobs:]
         self.touched.clear()
         self.ended.clear()
+        self.unwanted.clear()
 
     def flush(self) -> None:
         """Write changed rows, so that queries see them. Events, counts and blobs wait for ``finish``."""

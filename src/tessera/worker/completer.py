@@ -42,7 +42,12 @@ class _End:
         self.finish = Finish(hold.job, outcome, extras)
         self.hold = hold
         self.is_spoilt = False
-        """The store choked on it once; what goes out now is a plain failure."""
+        """The store did not take it; what goes out now is a plain failure."""
+
+    def spoil(self, why: str) -> None:
+        """Write a failure in its place."""
+        self.is_spoilt = True
+        self.finish = Finish(self.hold.job, Failed(why))
 
 
 class Completer:
@@ -116,8 +121,7 @@ class Completer:
                 await self._write_apart(batch)
                 return
             else:
-                self._settle(batch, answers)
-                return
+                batch = self._settle(batch, answers)
 
     def _still_held(self, batch: list[_End]) -> list[_End]:
         now = seam.monotonic()
@@ -139,12 +143,15 @@ class Completer:
             self._stats.unwritten += 1
             self._leases.drop([end.hold])
             return
-        end.is_spoilt = True
-        end.finish = Finish(end.hold.job, Failed("the store could not take the outcome of this attempt"))
+        end.spoil("the store could not take the outcome of this attempt")
         await self._write([end])
 
-    def _settle(self, batch: Sequence[_End], answers: Sequence[TesseraError | None]) -> None:
+    def _settle(self, batch: Sequence[_End], answers: Sequence[TesseraError | None]) -> list[_End]:
+        """Count the answers. Ends that contradict what is stored (a child of a split whose id is taken) come
+        back as failures, to be written in their place.
+        """
         stats = self._stats
+        again: list[_End] = []
         for end, answer in zip(batch, answers, strict=True):
             if isinstance(end.finish.outcome, GivenBack):
                 # Refused, it was lost before: no harm either way, for it never ran.
@@ -154,10 +161,14 @@ class Completer:
             elif isinstance(answer, StaleLease):
                 stats.stale += 1
                 logger.warning("the end of an attempt was refused: %s", answer, extra=_who(end))
-            else:
+            elif end.is_spoilt:
                 stats.unwritten += 1
                 logger.error("the end of an attempt was refused: %s", error_text(answer), extra=_who(end))
-        self._leases.drop(end.hold for end in batch)
+            else:
+                end.spoil(error_text(answer))
+                again.append(end)
+        self._leases.drop(end.hold for end in batch if end not in again)
+        return again
 
 
 def _who(end: _End) -> dict[str, object]:

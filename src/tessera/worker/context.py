@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Mapping, MutableMapping, Sequence
 from datetime import UTC, datetime
-from typing import Literal, NoReturn, Protocol, TypeAlias, runtime_checkable
+from typing import Final, Literal, NoReturn, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -15,9 +15,15 @@ from tessera.model.errors import InvalidArgument
 from tessera.model.ids import show_id
 from tessera.model.job import Job, extras_of
 from tessera.model.states import State
+from tessera.rules import names
 from tessera.rules.jsonform import Misfit, write_plain
 from tessera.rules.payload import check_result_size
 from tessera.worker.report import JobLog, Report
+
+NOTE_LIMIT: Final = 65_536
+"""Characters of the note that a job writes to itself with a split."""
+
+MOST_PROGRESS: Final = 1 << 62
 
 OnChildDead: TypeAlias = Literal["continue", "fail", "wait"]
 
@@ -191,8 +197,14 @@ class Context:
         return JobLog(self._report)
 
     def progress(self, current: float, total: float = 0, message: str = "") -> None:
-        """Say how far the work is; replaces what was said before."""
-        self._report.progress(current, total, message)
+        """Say how far the work is; replaces what was said before. Raises InvalidArgument."""
+        for name, number in (("current", current), ("total", total)):
+            # Not to be stored is not to be read again either: one odd number would hide the whole row.
+            if not isinstance(number, int | float) or not abs(number) <= MOST_PROGRESS:
+                raise InvalidArgument(name, f"is no number from -{MOST_PROGRESS} to {MOST_PROGRESS}")
+        if not isinstance(message, str):
+            raise InvalidArgument("message", f"is of type {type(message).__name__}; give a text")
+        self._report.progress(current, total, str.__str__(message))
 
     def output(self, value: object) -> None:
         """Show an intermediate result; replaces the one before. Raises InvalidArgument (no JSON form),
@@ -219,7 +231,7 @@ class Context:
     def release(self, delay: Seconds = 0, reason: str = "") -> NoReturn:
         """Give the job up for now, without charging an attempt: it is available again after the delay. Does
         not return."""
-        raise ReleaseRequest(to_ms(delay, "delay"), reason)
+        raise ReleaseRequest(to_ms(delay, "delay"), names.validate_words("reason", reason))
 
     def enqueue(
         self, what: object, /, *args: object, options: Mapping[str, object] | None = None, **kwargs: object
@@ -251,8 +263,11 @@ class Context:
             raise InvalidArgument(
                 "on_child_dead", f"is {on_child_dead!r}; it is 'continue', 'fail' or 'wait'"
             )
+        if isinstance(children, str | bytes) or not isinstance(children, Sequence):
+            raise InvalidArgument("children", f"is of type {type(children).__name__}; give a list")
         if not children:
             raise InvalidArgument("children", "is empty; a job cannot wait for nothing")
+        note = names.validate_words("note", note, NOTE_LIMIT)
         raise SplitRequest(self._calls.draft_children(children), on_child_dead, note)
 
     def children(self) -> list[ChildResult]:

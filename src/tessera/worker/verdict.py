@@ -28,6 +28,8 @@ from tessera.model.outcomes import (
     Split,
     Undecodable,
 )
+from tessera.rules import names
+from tessera.rules.endings import shorten
 from tessera.rules.payload import check_result_size
 from tessera.rules.signature import Signature
 from tessera.worker.attempt import Stop
@@ -65,11 +67,11 @@ def of_exception(error: BaseException) -> Outcome:
         case control.RetryAfter(delay_ms=delay_ms):
             return Failed(error_text(error), retry_after_ms=delay_ms)
         case control.RateLimited(counter=counter, delay_ms=delay_ms):
-            return LimitMet(counter, delay_ms)
+            return _limit_met(error, counter, delay_ms)
         case control.Abort(reason=reason):
-            return Aborted(clean(reason))
+            return Aborted(words(reason))
         case control.Cancel(reason=reason):
-            return Cancelled(clean(reason))
+            return Cancelled(words(reason))
         case control.Discard():
             return Discarded()
         case ReleaseRequest(delay_ms=delay_ms, reason=reason):
@@ -129,5 +131,25 @@ def error_text(error: BaseException) -> str:
         ours = takewhile(lambda frame: frame.filename.startswith(_OWN_CODE), told.stack)
         del told.stack[: len(list(ours))]
         return clean("".join(told.format()).rstrip("\n"))
-    except Exception:  # noqa: BLE001  an exception whose own text raises, or a stack with no room left
+    except BaseException:  # noqa: BLE001  an exception whose own text raises, or a stack with no room left
         return type(error).__name__
+
+
+def words(reason: object) -> str:
+    """What a handler gave as its reason, as a text that can be stored, whatever it gave: often an exception.
+    None is none."""
+    try:
+        return shorten(clean("" if reason is None else str.__str__(str(reason))))
+    except BaseException:  # noqa: BLE001  the text of an object is the application's code
+        return type(reason).__name__
+
+
+def _limit_met(error: BaseException, counter: str, delay_ms: int) -> Outcome:
+    """A limit that somebody else has. A name that no counter can have is a mistake in the handler."""
+    try:
+        if counter:
+            names.validate_counter_name(str(counter).partition("/")[0])
+            counter = names.validate_words("counter", counter, 2 * names.MAX_COUNTER_VALUE)
+    except Exception as wrong:  # noqa: BLE001  the name may be any object, with code of its own
+        return Failed(f"{error_text(error)}\n{error_text(wrong)}", retry_after_ms=delay_ms)
+    return LimitMet(counter or "", delay_ms)

@@ -21,6 +21,8 @@ from tessera.kinds import JobKind, Request
 from tessera.model.errors import InvalidArgument
 from tessera.model.states import EventLevel
 from tessera.options import Ceiling, Dependency, Rate, Retention, Retry, Unique
+from tessera.rules import names
+from tessera.rules.jsonform import Misfit, write_plain
 from tessera.rules.payload import check_payload_size
 
 T = TypeVar("T")
@@ -143,14 +145,14 @@ def _payload(kind: JobKind[Any], values: Sequence[str], arguments: str | None) -
     if arguments is not None and values:
         raise click.UsageError("Give either --args or NAME=VALUE, not both.")
     if arguments is not None:
-        return check_payload_size(kind.signature.check(arguments.encode()))
+        return check_payload_size(kind.signature.check(names.refuse_nul("args", arguments).encode()))
     texts = dict(_pair(value) for value in values)
     if len(texts) < len(values):
         raise click.UsageError("One argument is given twice.")
     given = {name: _json_or_text(text) for name, text in texts.items()}
     while True:
         try:
-            return check_payload_size(kind.signature.check(msgspec.json.encode(given)))
+            return check_payload_size(kind.signature.check(_written(given)))
         except InvalidArgument as error:
             # ``zip=01234`` is text and ``zip=12345`` reads as a number: what the handler wants as text is
             # given as text.
@@ -170,8 +172,17 @@ def _pair(text: str) -> tuple[str, str]:
 def _json_or_text(text: str) -> object:
     try:
         return json.loads(text, parse_constant=_no_number)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
+
+
+def _written(given: Mapping[str, object]) -> bytes:
+    for name in given:
+        names.refuse_nul("NAME", name)
+    try:
+        return write_plain(given)
+    except Misfit as misfit:
+        raise InvalidArgument("NAME=VALUE", misfit.told) from misfit
 
 
 def _no_number(name: str) -> object:
@@ -242,8 +253,8 @@ def _fields(option: str, text: str) -> dict[str, Any]:
     if text.lstrip().startswith("{"):
         try:
             return dict(json.loads(text))
-        except ValueError as error:
-            raise InvalidArgument(option, f"is no JSON: {error}") from None
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidArgument(option, f"is no JSON object: {error}") from None
     pairs = [part.partition("=") for part in text.split(",")]
     if not all(name and equals for name, equals, _ in pairs):
         raise InvalidArgument(option, f"is {text!r}; give FIELD=VALUE,... or a JSON object")
