@@ -15,7 +15,6 @@ from tessera.model.policy import Ceiling as CeilingPolicy
 from tessera.model.policy import Rate as RatePolicy
 from tessera.model.states import EventLevel
 from tessera.options import (
-    MAX_COUNTER_VALUE,
     ONE_JOB_ONLY,
     Ceiling,
     Dependency,
@@ -26,6 +25,7 @@ from tessera.options import (
     Retry,
     Unique,
 )
+from tessera.rules.names import MAX_COUNTER_VALUE as MOST
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 NOON_MS = 1_893_499_200_000
@@ -311,7 +311,11 @@ def test_counters_declare_their_policies():
         (Rate("tokens", 5_000, units="count"), {"count": 1_200}, Need("tokens", 1_200)),
         (Rate("api", 5, burst=2, units=2), {}, Need("api", 2)),
         (Ceiling("shut", 0, units=5), {}, Need("shut", 5)),
-        (Ceiling("one", 3, by="x"), {"x": "y" * MAX_COUNTER_VALUE}, Need("one/" + "y" * MAX_COUNTER_VALUE)),
+        (
+            Ceiling("one", 3, by="x"),
+            {"x": "y" * MOST},
+            Need("one/" + "y" * MOST),
+        ),
     ],
 )
 def test_a_job_takes_units_under_the_value_of_its_arguments(
@@ -326,7 +330,7 @@ def test_a_job_takes_units_under_the_value_of_its_arguments(
     "counter, arguments, words",
     [
         (Ceiling("one", 3, by="account"), {"other": 1}, "the arguments have no 'account'"),
-        (Ceiling("one", 3, by="a"), {"a": "x" * (MAX_COUNTER_VALUE + 1)}, "over 200 characters"),
+        (Ceiling("one", 3, by="a"), {"a": "x" * (MOST + 1)}, "over 200 characters"),
         (Ceiling("one", 3, by="a"), {"a": "x\0"}, "NUL"),
         (Ceiling("one", 3, units="n"), {"n": 0}, "between 1 and"),
         (Ceiling("one", 3, units="n"), {"n": "2"}, "whole number"),

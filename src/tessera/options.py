@@ -43,8 +43,10 @@ def listed(option: str, value: Any) -> tuple[Any, ...]:  # noqa: ANN401  what us
     return tuple(value)
 
 
-def _are_texts(value: Iterable[object]) -> bool:
-    return not isinstance(value, str | bytes) and all(isinstance(each, str) for each in value)
+def _are_texts(value: object) -> bool:
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence | Set):
+        return False
+    return all(isinstance(each, str) for each in value)
 
 
 def _path(argument: str, value: object) -> None:
@@ -137,7 +139,7 @@ class Unique:
     while_dead: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.by, Sequence | Set) or not _are_texts(self.by):
+        if not _are_texts(self.by):
             raise InvalidArgument("unique.by", f"is {self.by!r}; give a list of argument names")
 
 

@@ -200,7 +200,7 @@ class Context:
         """Say how far the work is; replaces what was said before. Raises InvalidArgument."""
         for name, number in (("current", current), ("total", total)):
             # Not to be stored is not to be read again either: one odd number would hide the whole row.
-            if not isinstance(number, int | float) or not abs(number) <= MOST_PROGRESS:
+            if not _is_progress(number):
                 raise InvalidArgument(name, f"is no number from -{MOST_PROGRESS} to {MOST_PROGRESS}")
         if not isinstance(message, str):
             raise InvalidArgument("message", f"is of type {type(message).__name__}; give a text")
@@ -278,3 +278,7 @@ class Context:
     async def achildren(self) -> list[ChildResult]:
         """See ``children``."""
         return await self._calls.achildren()
+
+
+def _is_progress(number: object) -> bool:
+    return isinstance(number, int | float) and abs(number) <= MOST_PROGRESS
