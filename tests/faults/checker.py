@@ -52,15 +52,19 @@ def lost(events: Iterable[Event], rows: Rows, planned: Mapping[str, State]) -> I
 
 
 def ran_after_completion(events: Iterable[Event], rows: Rows) -> Iterator[str]:
-    """No run begins after a completion was acknowledged, and none under a later fence than the one that
-    completed."""
+    """Nobody begins a run after its completion was acknowledged, and no fence is later than the one that
+    completed.
+
+    A process that was stopped between the look at its lease and the first line of the handler begins late, under
+    a fence from before: nothing can prevent that, it is stopped at once and all it writes is refused.
+    """
     completed: dict[str, Event] = {}
     for event in events:
         if event.what == "finished" and event.how == "completed":
             if event.job in completed and completed[event.job].fence != event.fence:
                 yield f"{event.job} was completed twice, under {completed[event.job].fence} and {event.fence}"
             completed.setdefault(event.job, event)
-        elif event.what == "started" and event.job in completed:
+        elif event.what == "started" and event.job in completed and event.fence >= completed[event.job].fence:
             yield f"{event.job} ran under {event.fence} after its completion was acknowledged"
         elif (
             event.what in ("started", "claimed")

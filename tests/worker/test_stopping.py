@@ -363,3 +363,13 @@ async def test_a_process_that_is_a_worker_ends_by_a_signal_after_its_last_job():
         b"0",
         b"ended by itself",
     )
+
+
+async def test_a_worker_that_is_told_to_stop_before_it_has_begun_stops_as_soon_as_it_has(rig):
+    """A signal may come while the store is being opened."""
+    worker = rig.worker(grace_seconds=5)
+    worker.stop()
+    async with worker:
+        async with seconds(5, "the end of the worker"):
+            await worker.run()
+        assert worker.state == "stopped"

@@ -77,6 +77,8 @@ class Worker:
         self._open_renewer_store = open_renewer_store
         self._services = services
         self._parts: _Parts | None = None
+        self._stop_early: float | None = None
+        """The grace of a stop that was asked for before there was anything to stop."""
         self._state = "new"
 
     @property
@@ -112,6 +114,8 @@ class Worker:
             raise
         self._state = "running"
         parts.begin()
+        if self._stop_early is not None:
+            parts.ask_to_stop(self._stop_early)
         logger.info(
             "worker %s takes jobs of %s",
             self.settings.name or self.incarnation,
@@ -134,9 +138,11 @@ class Worker:
 
     def stop(self, grace: float | None = None) -> None:
         """Stop gracefully; ``grace`` in seconds replaces that of the settings. Returns at once: ``run`` waits
-        for the end."""
-        if self._parts is not None:
-            seconds = self.settings.grace_seconds if grace is None else grace
+        for the end. A worker that is told before it has begun stops as soon as it has."""
+        seconds = self.settings.grace_seconds if grace is None else grace
+        if self._parts is None:
+            self._stop_early = seconds if self._stop_early is None else min(self._stop_early, seconds)
+        else:
             self._parts.tell(self._parts.ask_to_stop, seconds)
 
     def stop_now(self) -> None:
