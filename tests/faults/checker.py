@@ -55,8 +55,8 @@ def ran_after_completion(events: Iterable[Event], rows: Rows) -> Iterator[str]:
     """Nobody begins a run after its completion was acknowledged, and no fence is later than the one that
     completed.
 
-    A process that was stopped between the look at its lease and the first line of the handler begins late, under
-    a fence from before: nothing can prevent that, it is stopped at once and all it writes is refused.
+    A process that was stopped between the look at its lease and the first line of the handler begins late,
+    under a fence from before: nothing can prevent that; it is stopped at once and all it writes is refused.
     """
     completed: dict[str, Event] = {}
     for event in events:
