@@ -15,8 +15,14 @@ from pathlib import Path
 import pytest
 
 STORES = ("memory", "sqlite")
-ON_SQLITE = ("tests/doors/cli/", "tests/faults/")
-"""Folders whose tests all work on a file."""
+WORKING_ON = {
+    "tests/doors/cli/": ["sqlite"],
+    "tests/engine/": ["memory"],
+    "tests/faults/": ["sqlite"],
+    "tests/store/sqlite/": ["sqlite"],
+    "tests/worker/": ["memory"],
+}
+"""What the tests of a folder work on. A test of rules alone shows nothing of any store."""
 VARIABLE = "TESSERA_TEST_EVIDENCE"
 
 
@@ -26,7 +32,7 @@ def marked_ids(item: pytest.Item) -> list[str]:
 
 
 def stores_of(item: pytest.Item) -> list[str]:
-    """Where the test ran: by the mark ``store``, its parameters, or its folder; else on the reference."""
+    """Where the test ran: by the mark ``store``, its parameters, or its folder."""
     named = [str(name) for mark in item.iter_markers("store") for name in mark.args]
     if named:
         return named
@@ -35,9 +41,7 @@ def stores_of(item: pytest.Item) -> list[str]:
     found = [store for store in STORES if store in words]
     if found:
         return found
-    if item.nodeid.startswith(ON_SQLITE):
-        return ["sqlite"]
-    return [store for store in STORES if f"/{store}/" in f"/{item.nodeid}"] or ["memory"]
+    return next((stores for folder, stores in WORKING_ON.items() if item.nodeid.startswith(folder)), [])
 
 
 class Recorder:

@@ -42,6 +42,9 @@ class World:
     def random_bytes(self, count: int) -> bytes:
         return self.dice.randbytes(count)
 
+    def pause(self, seconds: float) -> None:
+        raise NotImplementedError
+
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
 
@@ -251,3 +254,16 @@ def test_the_real_world_sleeps_spawns_and_starts_processes():
         return await task, out.strip(), child.returncode == 0
 
     assert asyncio.run(everything()) == ("spawned", b"said here True", True)
+
+
+def test_a_pause_is_the_seams():
+    paused: list[float] = []
+
+    class Patient(seam.RealSeam):
+        def pause(self, seconds: float) -> None:
+            paused.append(seconds)
+
+    with seam.use(Patient()):
+        seam.pause(0.5)
+    seam.pause(0.001)
+    assert paused == [0.5]

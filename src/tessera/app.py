@@ -16,8 +16,8 @@ from tessera.engine import enqueueing, policies
 from tessera.engine.enqueueing import OnConflict
 from tessera.faces import Jobs, Queues
 from tessera.handle import Handle
-from tessera.kinds import JobKind, Request, joined
-from tessera.model.errors import DuplicateKind, InvalidArgument, InvalidMember
+from tessera.kinds import JobKind, Request, joined, member_draft
+from tessera.model.errors import DuplicateKind, InvalidArgument
 from tessera.model.policy import CounterPolicy, QueuePolicy
 from tessera.options import ONE_JOB_ONLY, JobOptions, Options, event_level, listed, number
 from tessera.rules import names
@@ -69,6 +69,7 @@ class Tessera:
         self._blocking_store: Store | None = None
         self._async_stores: dict[asyncio.AbstractEventLoop, Store] = {}
         self._opening: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
+        self._queues_are_told = False
         self._warned = False
 
     @property
@@ -131,7 +132,8 @@ class Tessera:
     ) -> None:
         """Say how tenants share a queue (weight of each, 1 for those not named) and how much of it is logged.
 
-        Takes effect when a worker of this application starts, or with ``declare``.
+        Holds for jobs enqueued from then on: it is stored with the next enqueue of this application, when a
+        worker of it starts, or with ``declare``.
         """
         if weights is not None and not isinstance(weights, Mapping):
             raise InvalidArgument("weights", f"is of type {type(weights).__name__}; give a dict")
@@ -139,6 +141,7 @@ class Tessera:
             names.validate_tenant(tenant)
             number("weights", weight, 0.001, 1_000)
         level = None if events is None else event_level(events)
+        self._queues_are_told = False
         self._queue_policies[names.validate_queue(name)] = QueuePolicy(
             weights=None if weights is None else dict(weights), events=level
         )
@@ -168,6 +171,13 @@ class Tessera:
             kinds={name: kind.policy() for name, kind in self.kinds.items()},
         )
 
+    async def _tell_queues(self, store: Store) -> None:
+        """Store the weights and event levels of the code before the first job that they shall hold for."""
+        if self._queue_policies and not self._queues_are_told:
+            await policies.declare(store, queues=self._queue_policies)
+            await self._policies.reread(store)
+            self._queues_are_told = True
+
     # Enqueueing ---------------------------------------------------------------------------------------------
 
     def enqueue_many(
@@ -191,12 +201,10 @@ class Tessera:
         self, store: Store, jobs: Sequence[Request[R]], on_conflict: OnConflict, connection: object
     ) -> list[Handle[R]]:
         jobs = listed("jobs", jobs)
-        for index, request in enumerate(jobs):
-            if not isinstance(request, Request):
-                wrong = InvalidArgument("job", "is none; build it with some_kind.job(...)")
-                raise InvalidMember(index, wrong)
+        drafts = [member_draft(store, index, request, "enqueue_many") for index, request in enumerate(jobs)]
+        if connection is None:
+            await self._tell_queues(store)
         target = store if connection is None else joined(store, connection)
-        drafts = [request.draft(store) for request in jobs]
         stored = await enqueueing.enqueue_many(target, self._policies, drafts, on_conflict)
         return [
             Handle(self, one.id, given_id=one.given_id, created=one.created, kind=request.kind)
@@ -231,6 +239,7 @@ class Tessera:
             blocking, self._blocking_store = self._blocking_store, None
             others, self._async_stores = self._async_stores, {}
             backend, self._backend = self._backend, None
+            self._queues_are_told = False
             self._policies = policies.Policies()  # the store that is opened next may be another
         if blocking is not None:
             run_blocking(blocking.close())

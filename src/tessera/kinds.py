@@ -10,7 +10,8 @@ import msgspec
 from tessera.engine import enqueueing
 from tessera.engine.lookup import candidate_keys
 from tessera.handle import Handle
-from tessera.model.errors import InvalidArgument, Unsupported
+from tessera.model.changes import After
+from tessera.model.errors import InvalidArgument, InvalidMember, TesseraError, Unsupported
 from tessera.model.policy import KindPolicy
 from tessera.options import Dependency, JobOptions, Options
 from tessera.rules import uniqueness
@@ -151,7 +152,7 @@ class JobKind(Bound[R]):
     def policy(self) -> KindPolicy:
         """What producers without this code take as defaults."""
         options = self.options
-        keep = options.keep
+        keep, unique = options.keep, options.unique
         return KindPolicy(
             queue=options.queue,
             body=options.body,
@@ -160,6 +161,15 @@ class JobKind(Bound[R]):
             priority=options.priority,
             keep=(keep.completed, keep.dead, keep.cancelled),
             needs=tuple((counter.name, counter.by, counter.units) for counter in options.counters),
+            unique=None if unique is None else (tuple(unique.by), unique.across_kinds, unique.while_dead),
+            delay_ms=options.due.ms if isinstance(options.due, After) else 0,
+            deadline=options.deadline,
+            expires_ms=options.expires_ms,
+            tags=options.tags,
+            tenant=options.tenant,
+            cost=options.cost,
+            pending=options.pending,
+            events=options.events,
         )
 
 
@@ -167,10 +177,28 @@ async def _store(app: Tessera, store: Store, request: Request[R]) -> Handle[R]:
     connection = request.options.connection
     draft = request.draft(store)
     if connection is None:
+        await app._tell_queues(store)
         stored = await enqueueing.enqueue(store, app._policies, draft)
     else:
         stored = await enqueueing.enqueue(joined(store, connection), app._policies, draft)
     return Handle(app, stored.id, given_id=stored.given_id, created=stored.created, kind=request.kind)
+
+
+def member_draft(store: Store, index: int, request: object, call: str) -> Draft:
+    """The stored form of one member of a call that stores many. Raises InvalidMember, which names it."""
+    problem: TesseraError
+    if not isinstance(request, Request):
+        kind = type(request).__name__
+        problem = InvalidArgument("job", f"is of type {kind}; build it with some_kind.job(...)")
+    elif request.options.connection is not None:
+        where = f"cannot be that of one member: {call} is one transaction for all"
+        problem = InvalidArgument("connection", where)
+    else:
+        try:
+            return request.draft(store)
+        except TesseraError as error:
+            problem = error
+    raise InvalidMember(index, problem)
 
 
 def joined(store: Store, connection: object) -> Store:

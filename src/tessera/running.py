@@ -11,13 +11,12 @@ from msgspec.structs import replace
 
 from tessera.engine import enqueueing, inspecting
 from tessera.handle import Handle
-from tessera.kinds import Bound, JobKind, Request
+from tessera.kinds import Bound, JobKind, member_draft
 from tessera.model.changes import AddJob
-from tessera.model.errors import InvalidArgument, InvalidMember, TesseraError
+from tessera.model.errors import InvalidArgument
 from tessera.model.ids import show_id
 from tessera.model.job import Extras, Job, encode_extras
 from tessera.model.states import State
-from tessera.rules.drafts import Draft
 from tessera.store.protocol import Store
 from tessera.worker import ChildResult, Handler, Worker, WorkerSettings, run_until_signalled
 
@@ -80,7 +79,10 @@ class Services:
         return self._app._run(lambda store: self._drafted(store, job, children))
 
     async def _drafted(self, store: Store, job: Job, children: Sequence[object]) -> tuple[AddJob, ...]:
-        drafts = [_child(store, job, index, child) for index, child in enumerate(children)]
+        drafts = [
+            replace(member_draft(store, index, child, "split"), parent=job.id)
+            for index, child in enumerate(children)
+        ]
         _, adds = await enqueueing.ready_to_add(store, self._app._policies, drafts)
         return tuple(
             replace(add, job=replace(add.job, ext=encode_extras(Extras(split=job.attempt, child_no=number))))
@@ -113,22 +115,6 @@ class Services:
             value=value,
             reason=child.reason,
         )
-
-
-def _child(store: Store, job: Job, index: int, child: object) -> Draft:
-    """The draft of one child. Raises InvalidMember."""
-    problem: TesseraError | None = None
-    if not isinstance(child, Request):
-        problem = InvalidArgument("children", f"is {child!r}; build it with some_kind.job(...)")
-    elif child.options.connection is not None:
-        where = "has no place in a split: it is one commit of the worker's own"
-        problem = InvalidArgument("connection", where)
-    else:
-        try:
-            return replace(child.draft(store), parent=job.id)
-        except TesseraError as error:
-            problem = error
-    raise InvalidMember(index, problem)
 
 
 def run_worker(app: Tessera, settings: Mapping[str, Any]) -> int:

@@ -2,7 +2,9 @@
 
 Nothing else in Tessera calls ``time``, ``random``, ``uuid`` or ``asyncio.sleep`` (a test looks). So a
 simulator can put a whole fleet of workers, each with a clock of its own, into one process and one seed: it
-gives each a ``Seam`` of its own with ``use``.
+gives each a ``Seam`` of its own with ``use``. Timers of asyncio (``timeout``, ``call_later``) run by the
+clock of their event loop, which a simulator brings along; a thread waits for a signal, and its time limit
+only bounds that.
 """
 
 from __future__ import annotations
@@ -45,6 +47,10 @@ class Seam(Protocol):
 
     async def sleep(self, seconds: float) -> None:
         """Let others run for so long."""
+        ...
+
+    def pause(self, seconds: float) -> None:
+        """Stop this thread for so long. Only where another process must get on first."""
         ...
 
     def spawn(self, work: Coroutine[Any, Any, _T], name: str) -> asyncio.Task[_T]:
@@ -90,6 +96,9 @@ class RealSeam:
         import asyncio
 
         await asyncio.sleep(seconds)
+
+    def pause(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     def spawn(self, work: Coroutine[Any, Any, _T], name: str) -> asyncio.Task[_T]:
         import asyncio
@@ -163,6 +172,11 @@ def random_bytes(count: int) -> bytes:
 async def sleep(seconds: float) -> None:
     """See ``Seam.sleep``."""
     await _current.get().sleep(seconds)
+
+
+def pause(seconds: float) -> None:
+    """See ``Seam.pause``."""
+    _current.get().pause(seconds)
 
 
 def spawn(work: Coroutine[Any, Any, _T], name: str) -> asyncio.Task[_T]:

@@ -342,3 +342,28 @@ def test_a_blocking_call_outside_a_loop_warns_nobody(app: Tessera):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         declare(app).enqueue("ada")
+
+
+@pytest.mark.parametrize("member", ["no request", "its own connection", "a counter without its argument"])
+def test_a_member_of_a_bulk_call_that_cannot_be_stored_is_named(colour: Colour, member: str):
+    """INV-33: whatever is wrong with it; and no member leaves the transaction of the others."""
+    send = declare(colour.app)
+    wrong: dict[str, Any] = {
+        "no request": "send",
+        "its own connection": send.with_options(connection=object()).job("b"),
+        "a counter without its argument": send.with_options(ceilings=[Ceiling("c", 1, by="nobody")]).job("b"),
+    }
+    with pytest.raises(InvalidMember) as refused:
+        colour.call(colour.app, "enqueue_many", [send.job("a"), wrong[member]])
+    assert refused.value.index == 1
+    assert colour.call(colour.app.jobs, "list").jobs == ()
+
+
+def test_the_weights_of_the_code_hold_for_the_first_job_already(colour: Colour):
+    send = declare(colour.app)
+    colour.app.queue("mail", weights={"gold": 3})
+    for to in ("a", "b", "c", "d"):
+        colour.call(send.with_options(tenant="tin"), "enqueue", f"tin-{to}")
+        colour.call(send.with_options(tenant="gold"), "enqueue", f"gold-{to}")
+    order = [take(colour.app, "mail") for _ in range(4)]
+    assert sum(job.tenant == "gold" for job in order) == 3

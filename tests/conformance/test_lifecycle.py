@@ -15,6 +15,7 @@ from tessera.model.policy import POLICY_SPACE, Ceiling
 from tessera.model.states import State
 from tessera.store.protocol import JoinsTransaction, Notifies, run_blocking
 from tests.conformance.rig import Rig, add, key_of, name_of
+from tests.offered import skip_unless_offered
 
 PROMPTLY = 20.0
 """Seconds that a wake-up may take before a wait gives up: only a lost one takes so long."""
@@ -116,8 +117,8 @@ def test_threads_that_share_a_handle_are_never_handed_the_same_job(rig: Rig, nei
 @pytest.fixture
 def connection(rig: Rig):
     """A connection of the application to the database that the store lies in."""
-    if not isinstance(rig.store, JoinsTransaction):
-        pytest.skip(f"not offered: the {rig.store.name} store has no transaction of the caller's to join")
+    skip_unless_offered(rig.store.name, "P3")
+    assert isinstance(rig.store, JoinsTransaction)
     with closing(sqlite3.connect(str(rig.path), isolation_level=None)) as connection:
         connection.execute("CREATE TABLE orders (n)")
         yield connection

@@ -59,6 +59,9 @@ class LoadedSeam:
     def random_bytes(self, count: int) -> bytes:
         return os.urandom(count)
 
+    def pause(self, seconds: float) -> None:
+        raise NotImplementedError
+
     async def sleep(self, seconds: float) -> None:
         raise AssertionError("the engine never sleeps")
 

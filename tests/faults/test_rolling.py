@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.store("sqlite"), pytest.mark.timeout(90)]
 
 ROUNDS = 6
 EVERY_SECONDS = 2.0
+MIX = {"nap": 8, "doze": 6, "stumble": 4, "keyed": 4, "apart": 1}
 
 
 @pytest.mark.capability("H10")
@@ -20,9 +21,7 @@ def test_rolling_restarts_lose_nothing_overlap_nothing_and_burn_no_attempt(rig: 
     """T-term. INV-1, INV-5, INV-30."""
     settings = {"lease_seconds": 5, "grace_seconds": 10}
     workers = [rig.worker(**settings) for _ in range(3)]
-    producers = [
-        rig.producer({"nap": 4, "doze": 3, "stumble": 2, "keyed": 2, "apart": 1}, rate=15) for _ in range(2)
-    ]
+    producers = [rig.producer(MIX, rate=15) for _ in range(2)]
     slowest = 0.0
     for _ in range(ROUNDS):
         began = time.monotonic()

@@ -8,7 +8,7 @@ import pytest
 
 from tessera.model.ids import JobId
 from tessera.model.job import End, Job, Need
-from tessera.model.policy import Ceiling, Policy, QueuePolicy, Rate
+from tessera.model.policy import Ceiling, CounterPolicy, Policy, QueuePolicy, Rate
 from tessera.model.states import State
 from tessera.model.worker import WorkerInfo
 from tessera.rules.explaining import CounterFact, Facts, explain
@@ -22,7 +22,7 @@ WORKER = WorkerInfo("w", queues=("q",), kinds=("work",))
 def facts(
     state: State, workers: tuple[WorkerInfo, ...] = (WORKER,), policy: Policy = SILENT, **more: Any
 ) -> Facts:
-    told = {name: more.pop(name) for name in ("counters", "waits_for", "ahead") if name in more}
+    told = {name: more.pop(name) for name in ("counters", "waits_for") if name in more}
     job = Job(**{"id": JobId(b"k" * 16), "kind": "work", "queue": "q", "state": state} | more)
     return Facts(job=job, now=NOW, policy=policy, workers=workers, **told)
 
@@ -59,11 +59,26 @@ def test_a_wait_before_a_retry_tells_what_came_before():
     assert text == "it waits to be tried again after 2 failure(s) and 1 crash(es) in 1.0 s"
 
 
-@pytest.mark.parametrize("ahead, tail", [(-1, "slot"), (0, "slot"), (3, "slot; 3 jobs are before it")])
-def test_a_job_that_nothing_holds_is_told_its_place(ahead: int, tail: str):
-    [(code, text)] = told(S.AVAILABLE, ahead=ahead)
-    assert code == "its_turn"
-    assert text.endswith(tail)
+def test_a_job_that_nothing_holds_waits_for_its_turn():
+    assert [code for code, _ in told(S.AVAILABLE)] == ["its_turn"]
+
+
+@pytest.mark.parametrize(
+    "policy, used, code",
+    [
+        (Ceiling(2), 2, "ceiling_full"),
+        (Ceiling(2), 1, "its_turn"),
+        (Ceiling(0), 0, "ceiling_closed"),
+        (Rate(3, 1_000), 3, "rate_used"),
+        (Rate(3, 1_000), 2, "its_turn"),
+    ],
+)
+def test_a_full_counter_is_told_before_a_claim_has_met_it(policy: CounterPolicy, used: int, code: str):
+    """Nobody has looked at the job yet: it is available, and would be set aside."""
+    counters = [CounterFact("api", used, 0)]
+    known = Policy(counters={"api": policy})
+    found = told(S.AVAILABLE, needs=(Need("api"),), counters=counters, policy=known)
+    assert [cause for cause, _ in found] == [code]
 
 
 def test_a_pause_comes_before_everything_else_that_holds_a_queue():

@@ -7,10 +7,11 @@ import msgspec
 
 from tessera.app import Tessera
 from tessera.kinds import JobKind
+from tessera.model.changes import After
 from tessera.model.job import NEVER, Terms
 from tessera.model.policy import Ceiling as CeilingPolicy
 from tessera.model.policy import KindPolicy, Policy
-from tessera.options import Ceiling, JobOptions, Rate, Retention, Retry
+from tessera.options import Ceiling, JobOptions, Rate, Retention, Retry, Unique
 from tessera.rules.names import validate_kind
 from tessera.rules.signature import Signature
 
@@ -45,6 +46,15 @@ def _options(said: KindPolicy, policy: Policy) -> JobOptions:
     return JobOptions(
         queue=said.queue,
         priority=said.priority,
+        due=After(said.delay_ms),
+        deadline=said.deadline,
+        expires_ms=said.expires_ms,
+        tags=said.tags,
+        tenant=said.tenant,
+        cost=said.cost,
+        pending=said.pending,
+        events=said.events,
+        unique=_unique(said.unique),
         ceilings=tuple(ceilings),
         rates=tuple(rates),
         retry=Retry(
@@ -60,6 +70,13 @@ def _options(said: KindPolicy, policy: Policy) -> JobOptions:
         timeout_ms=terms.timeout_ms,
         retention=_retention(said.keep),
     )
+
+
+def _unique(said: tuple[tuple[str, ...], bool, bool] | None) -> Unique | None:
+    if said is None:
+        return None
+    by, across_kinds, while_dead = said
+    return Unique(by=by, across_kinds=across_kinds, while_dead=while_dead)
 
 
 def _retention(keep: tuple[int, int, int] | None) -> Retention:

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from tessera.model.changes import Time
 from tessera.model.states import EventLevel
 
 POLICY_SPACE: Final = "~policy"
@@ -58,6 +59,16 @@ class KindPolicy(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     keep: tuple[int, int, int] | None = None
     needs: tuple[tuple[str, str, int | str], ...] = ()
     """(counter name, path of the argument it is kept by or '', units or the argument that says them)."""
+    unique: tuple[tuple[str, ...], bool, bool] | None = None
+    """(arguments that make the key, across kinds, kept while dead)."""
+    delay_ms: int = 0
+    deadline: Time = 0
+    expires_ms: int = 0
+    tags: tuple[str, ...] = ()
+    tenant: str = ""
+    cost: int = 1
+    pending: bool = False
+    events: EventLevel | None = None
 
 
 class Policy(msgspec.Struct, frozen=True):

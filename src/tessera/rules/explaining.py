@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, assert_never
 import msgspec
 
 from tessera.model.job import Job, Need
-from tessera.model.policy import Ceiling, Policy, Rate
+from tessera.model.policy import Policy, Rate
 from tessera.model.states import State
 from tessera.model.worker import WorkerInfo
 from tessera.rules import admission
@@ -45,8 +45,6 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
     counters: Sequence[CounterFact] = ()
     waits_for: Sequence[tuple[str, str, str]] = ()
     """(job, its state, condition)."""
-    ahead: int = -1
-    """Jobs before it in its queue; -1 = not asked."""
 
 
 def explain(facts: Facts) -> list[Cause]:
@@ -118,10 +116,8 @@ def _available(facts: Facts) -> list[Cause]:
                 "by a person",
             ),
         )
-    if causes:
-        return causes
-    ahead = f"; {facts.ahead} jobs are before it" if facts.ahead > 0 else ""
-    return [Cause("its_turn", f"nothing holds it: it waits for a free worker slot{ahead}", "by itself")]
+    causes += _full_counters(facts)
+    return causes or [Cause("its_turn", "nothing holds it: it waits for a free worker slot", "by itself")]
 
 
 def _queue_causes(facts: Facts) -> list[Cause]:
@@ -146,43 +142,43 @@ def _queue_causes(facts: Facts) -> list[Cause]:
 def _blocked(facts: Facts) -> list[Cause]:
     job = facts.job
     if job.blocked_on.startswith("kind:"):
-        return (
-            []
-            if _queue_causes(facts)
-            else [Cause("kind_woken", "a worker for its kind has just come", "by itself")]
-        )
-    fact = next(
-        (fact for fact in facts.counters if fact.key == job.blocked_on), CounterFact(job.blocked_on, 0, 0)
-    )
-    policy = facts.policy.counter(job.blocked_on)
+        is_served = not _queue_causes(facts)
+        return [Cause("kind_woken", "a worker for its kind has just come", "by itself")] if is_served else []
     need = next((need for need in job.needs if need.key == job.blocked_on), Need(job.blocked_on))
-    units = need.units
+    return [_counter_cause(facts, need)]
+
+
+def _full_counters(facts: Facts) -> list[Cause]:
+    """The counters that would set the job aside if it were claimed now."""
+    return [
+        _counter_cause(facts, need)
+        for need in facts.job.needs
+        if (policy := facts.policy.counter(need.key)) is not None
+        and _fact(facts, need).used + need.units > admission.most_units(policy)
+    ]
+
+
+def _fact(facts: Facts, need: Need) -> CounterFact:
+    return next((fact for fact in facts.counters if fact.key == need.key), CounterFact(need.key, 0, 0))
+
+
+def _counter_cause(facts: Facts, need: Need) -> Cause:
+    """What a counter has against the job."""
+    key, fact, policy = need.key, _fact(facts, need), facts.policy.counter(need.key)
     if admission.impossible(policy, need):
-        text = f"it needs {units} units of {job.blocked_on!r}, more than that counter ever has"
-        return [Cause("never_fits", text, "never")]
-    if policy is not None and fact.used + units <= admission.most_units(policy):
-        text = (
-            f"the counter {job.blocked_on!r} is closed for a while, or its room is promised to jobs before it"
-        )
-        return [Cause("counter_closed", text, "by time")]
-    if isinstance(policy, Ceiling):
-        if policy.limit == 0:
-            return [
-                Cause(
-                    "ceiling_closed",
-                    f"the ceiling {job.blocked_on!r} is 0: it lets nothing start",
-                    "by a person",
-                )
-            ]
-        text = (
-            f"{fact.used} of {policy.limit} units of {job.blocked_on!r} run; {fact.blocked} jobs wait for one"
-        )
-        return [Cause("ceiling_full", text, "by itself")]
+        text = f"it needs {need.units} units of {key!r}, more than that counter ever has"
+        return Cause("never_fits", text, "never")
+    if policy is None or fact.used + need.units <= admission.most_units(policy):
+        text = f"the counter {key!r} is closed for a while, or its room is promised to jobs before it"
+        return Cause("counter_closed", text, "by time")
     if isinstance(policy, Rate):
-        rate = f"the rate {job.blocked_on!r} ({policy.limit} in {_span(policy.per_ms)})"
+        rate = f"the rate {key!r} ({policy.limit} in {_span(policy.per_ms)})"
         text = f"{rate} is used up; {fact.blocked} jobs wait"
-        return [Cause("rate_used", text, "by time" if policy.limit else "by a person")]
-    return [Cause("counter_closed", f"the counter {job.blocked_on!r} is closed for a while", "by time")]
+        return Cause("rate_used", text, "by time" if policy.limit else "by a person")
+    if policy.limit == 0:
+        return Cause("ceiling_closed", f"the ceiling {key!r} is 0: it lets nothing start", "by a person")
+    text = f"{fact.used} of {policy.limit} units of {key!r} run; {fact.blocked} jobs wait for one"
+    return Cause("ceiling_full", text, "by itself")
 
 
 def _span(ms: int) -> str:

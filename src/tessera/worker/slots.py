@@ -17,7 +17,17 @@ from typing import Final
 from tessera import seam
 from tessera.model.ids import JobId, show_id
 from tessera.model.job import Job
-from tessera.model.outcomes import Cancelled, GivenBack, Outcome, Released
+from tessera.model.outcomes import (
+    Aborted,
+    Cancelled,
+    Crashed,
+    Expired,
+    Failed,
+    GivenBack,
+    Outcome,
+    Released,
+    Undecodable,
+)
 from tessera.rules.endings import WAITS_ALONE, runs_alone
 from tessera.worker.attempt import Attempt, Stop
 from tessera.worker.completer import Completer
@@ -259,8 +269,7 @@ class Slots:
         del self._running[attempt.job.id]
         self._stats.ended += 1
         self.rate.ended(seam.monotonic() - attempt.started_at)
-        if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("attempt ended: %s", type(outcome).__name__, extra=who(attempt))
+        _tell(attempt, outcome)
         if outcome is None:
             self._leases.drop([attempt.hold])
         else:
@@ -304,6 +313,22 @@ class Slots:
             line.clear()
             line.extend(kept)
         return self.buffered < before
+
+
+def _tell(attempt: Attempt, outcome: Outcome | None) -> None:
+    """What went wrong is told, what went well only to whoever wants to know everything."""
+    job = attempt.job
+    match outcome:
+        case Failed(error=error):
+            nth, words = job.failures + 1, (error.splitlines() or [""])[-1]
+            level = logging.ERROR if nth >= job.max_attempts else logging.WARNING
+            logger.log(level, "failure %d of %d: %s", nth, job.max_attempts, words, extra=who(attempt))
+        case Crashed() | Aborted() | Undecodable() | Expired():
+            logger.warning("ended %s", type(outcome).__name__.lower(), extra=who(attempt))
+        case _ if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("attempt ended: %s", type(outcome).__name__, extra=who(attempt))
+        case _:
+            pass
 
 
 def who(attempt: Attempt) -> dict[str, object]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-import threading
 from typing import Final
 from urllib.parse import quote
 
+from tessera import seam
 from tessera.model.errors import (
     OutcomeUnknown,
     StoreBusy,
@@ -134,7 +134,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
         except sqlite3.OperationalError as error:
             if not is_busy(error) or tries + 1 == _BEGIN_WAL_TRIES:
                 raise
-            threading.Event().wait(0.01)
+            seam.pause(0.01)
     else:  # pragma: no cover - the last try raises
         raise StoreBusy
     if mode != "wal":
