@@ -153,7 +153,8 @@ class Terms(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Given delays, the last one repeated; replaces the exponential form."""
     retry_for_ms: int = 0
     """Give up this long after the first enqueue; 0 = no such limit."""
-    crash_backoff_ms: int = 15_000
+    crash_backoff_ms: int = 1_000
+    """Doubled with each crash. Short at first: most crashes are lost machines, and a lease was waited for."""
     on_crashes: str = "quarantine"
     """``quarantine`` or ``dead``."""
     timeout_ms: int = 0
