@@ -193,7 +193,7 @@ def test_by_parameter(rig): pass
 def test_by_mark(): pass
 
 @P1
-def test_on_the_reference(): pass
+def test_on_no_store(): pass
 
 @P1
 def test_fails(): assert False
@@ -232,8 +232,9 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str, str
     )
     (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n  capability(id)\n  store(name)\n")
     (folder / "test_one.py").write_text(SESSION)
-    (folder / "sqlite").mkdir()
-    (folder / "sqlite" / "test_two.py").write_text(
+    engine = folder / "tests" / "engine"
+    engine.mkdir(parents=True)
+    (engine / "test_two.py").write_text(
         "import pytest\n@pytest.mark.capability('P1')\ndef test_by_folder(): pass\n"
     )
     ours = ("COVERAGE_", "PYTEST_", "TESSERA_")
@@ -260,12 +261,12 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str, str
 
 
 def test_a_test_counts_for_the_stores_it_ran_on(record: list[tuple[str, str, str, str]]):
-    assert [line for line in record if "_by_" in line[0] or "reference" in line[0]] == [
-        ("test_by_folder", "P1", "sqlite", "passed"),
+    assert [line for line in record if "_by_" in line[0] or "_no_store" in line[0]] == [
+        ("test_by_folder", "P1", "memory", "passed"),
         ("test_by_mark", "P1", "sqlite", "passed"),
         ("test_by_parameter", "P1 P3", "memory", "passed"),
         ("test_by_parameter", "P1 P3", "sqlite", "passed"),
-        ("test_on_the_reference", "P1", "memory", "passed"),
+        ("test_on_no_store", "P1", "", "passed"),
     ]
 
 

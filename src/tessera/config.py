@@ -338,7 +338,10 @@ def shown_url(url: str) -> str:
     >>> shown_url("postgresql://ada:secret@db/work")
     'postgresql://ada:***@db/work'
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # no URL: nobody knows where a password would stand
+        return url if "@" not in url else "***"
     user, at, host = parts.netloc.rpartition("@")
     name, colon, _ = user.partition(":")
     return urlunsplit(parts._replace(netloc=f"{name}:***@{host}")) if at and colon else url
@@ -357,7 +360,7 @@ def _from_file(directory: Path | None, file: str, problems: list[str]) -> list[t
     except OSError as error:
         problems.append(f"{path}: cannot be read: {error.strerror}")
         return []
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         problems.append(f"{path}: is not TOML: {error}")
         return []
     table = document.get("tessera")

@@ -107,6 +107,8 @@ def _sqlite(url: str, parts: SplitResult) -> Backend:
         problems.append(
             f"url: {url!r} names no file; write sqlite:///work.db, or sqlite:////absolute/work.db"
         )
+    if "\0" in path:
+        problems.append(f"url: {url!r} holds a NUL, which no file name can")
     known = {"synchronous": "full", "unsafe_filesystem": "0"}
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     problems += [

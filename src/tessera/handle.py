@@ -85,6 +85,7 @@ class Handle(Generic[R]):
         A failure that will be retried is not an end. Raises ResultTimeout (the job goes on), JobNotCompleted
         (dead, cancelled or removed), NotFound.
         """
+        self._app._warn_if_in_a_loop("result")
         return self._decoded(self._app._run(lambda store: self._ended(store, timeout)))
 
     async def aresult(self, timeout: Seconds | None = None) -> R:

@@ -12,6 +12,7 @@ from tessera.engine.lookup import candidate_keys
 from tessera.handle import Handle
 from tessera.model.changes import After
 from tessera.model.errors import InvalidArgument, InvalidMember, TesseraError, Unsupported
+from tessera.model.job import Job
 from tessera.model.policy import KindPolicy
 from tessera.options import Dependency, JobOptions, Options
 from tessera.rules import uniqueness
@@ -96,12 +97,12 @@ class Bound(Generic[R]):
         request = self.job(*args, **kwargs)
         app = self._kind.app
         app._warn_if_in_a_loop("enqueue")
-        return app._run(lambda store: _store(app, store, request))
+        return app._run(lambda store: store_request(app, store, request))
 
     async def aenqueue(self, *args: Any, **kwargs: Any) -> Handle[R]:
         """See ``enqueue``."""
         request = self.job(*args, **kwargs)
-        return await _store(self._kind.app, await self._kind.app._astore(), request)
+        return await store_request(self._kind.app, await self._kind.app._astore(), request)
 
 
 class JobKind(Bound[R]):
@@ -173,14 +174,16 @@ class JobKind(Bound[R]):
         )
 
 
-async def _store(app: Tessera, store: Store, request: Request[R]) -> Handle[R]:
+async def store_request(
+    app: Tessera, store: Store, request: Request[R], *, held: Job | None = None
+) -> Handle[R]:
+    """Store a request; with ``held`` only while the lease of that running job is live."""
     connection = request.options.connection
     draft = request.draft(store)
     if connection is None:
         await app._tell_queues(store)
-        stored = await enqueueing.enqueue(store, app._policies, draft)
-    else:
-        stored = await enqueueing.enqueue(joined(store, connection), app._policies, draft)
+    target = store if connection is None else joined(store, connection)
+    stored = await enqueueing.enqueue(target, app._policies, draft, held=held)
     return Handle(app, stored.id, given_id=stored.given_id, created=stored.created, kind=request.kind)
 
 

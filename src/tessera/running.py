@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from tessera.engine import enqueueing, inspecting
 from tessera.handle import Handle
-from tessera.kinds import Bound, JobKind, member_draft
+from tessera.kinds import Bound, JobKind, member_draft, store_request
 from tessera.model.changes import AddJob
 from tessera.model.errors import InvalidArgument
 from tessera.model.ids import show_id
@@ -71,8 +71,12 @@ class Services:
         kwargs: Mapping[str, object],
         options: Mapping[str, object],
     ) -> Handle[Any]:
-        """Store a job on behalf of a running one."""
-        return await self._kind(kind_or_function).with_options(**options).aenqueue(*args, **kwargs)  # type: ignore[arg-type]
+        """Store a job on behalf of a running one, while its lease is live. Raises StaleLease and what
+        ``aenqueue`` raises.
+        """
+        bound = self._kind(kind_or_function).with_options(**options)  # type: ignore[arg-type]
+        request = bound.job(*args, **kwargs)
+        return await store_request(self._app, await self._app._astore(), request, held=job)
 
     def draft_children(self, job: Job, children: Sequence[object]) -> tuple[AddJob, ...]:
         """The changes that store the children of a split; InvalidMember names a bad one."""

@@ -14,6 +14,7 @@ import pytest
 
 from tessera import Context, Handle, Retry, State, Tessera, Worker
 from tessera.engine import inspecting
+from tessera.model.errors import StaleLease
 from tessera.store.protocol import Store
 from tests.scenarios import isolated
 from tests.scenarios.rig import PATIENCE, QUICK, Client, logged, reaches, signalled, until, working
@@ -309,3 +310,35 @@ async def test_a_handler_that_goes_on_after_it_was_asked_to_stop_is_reported_wit
         assert await handle.aresult(10) == "in the end"
     assert "in is_deaf" in record.getMessage()
     assert record.__dict__["kind"] == "is_deaf"
+
+
+@pytest.mark.asyncio
+async def test_a_job_whose_lease_is_gone_enqueues_nothing_any_more(app: Tessera):
+    """INV-7, INV-10: what a handler stores through its context is fenced like its end."""
+    refused = asyncio.Event()
+    began = asyncio.Event()
+    go_on = asyncio.Event()
+
+    @app.job
+    async def follow() -> None: ...
+
+    @app.job
+    async def lead(*, ctx: Context) -> None:
+        began.set()
+        while not go_on.is_set():
+            try:
+                await go_on.wait()
+            except asyncio.CancelledError:
+                continue
+        try:
+            await ctx.aenqueue(follow)
+        except StaleLease:
+            refused.set()
+
+    job = await lead.aenqueue()
+    async with working(app):
+        await asyncio.wait_for(began.wait(), PATIENCE)
+        await app.jobs.acancel(job, hard=True)
+        go_on.set()
+        await asyncio.wait_for(refused.wait(), PATIENCE)
+    assert (await app.jobs.alist(kind="follow")).jobs == ()

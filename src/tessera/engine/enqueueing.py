@@ -10,9 +10,18 @@ from msgspec.structs import replace
 
 from tessera import seam
 from tessera.engine.policies import Policies
-from tessera.model.changes import AddJob, Answer, Done, Free, Group, Link, Refused
-from tessera.model.errors import Conflict, IdConflict, InvalidArgument, InvalidMember, TesseraError, TooLarge
+from tessera.model.changes import AddJob, Answer, Done, Free, Group, Held, Link, Refused
+from tessera.model.errors import (
+    Conflict,
+    IdConflict,
+    InvalidArgument,
+    InvalidMember,
+    StaleLease,
+    TesseraError,
+    TooLarge,
+)
 from tessera.model.ids import JobId, key_of_given_id, show_id
+from tessera.model.job import Job
 from tessera.rules.drafts import Draft, Wait, add_job
 from tessera.store.protocol import Store
 
@@ -31,14 +40,16 @@ class Enqueued(msgspec.Struct, frozen=True, gc=False):
     """The caller's own id of that job, which need not be the draft's."""
 
 
-async def enqueue(store: Store, policies: Policies, draft: Draft) -> Enqueued:
+async def enqueue(store: Store, policies: Policies, draft: Draft, *, held: Job | None = None) -> Enqueued:
     """Store one job. A job that holds the unique key, or the same id with the same content, is the answer and
     no error.
 
-    Raises IdConflict, InvalidArgument (an unknown job in ``depends_on``), StoreError.
+    ``held``: on behalf of this running job, and only while its lease is live. Raises IdConflict,
+    InvalidArgument (an unknown job in ``depends_on``), StaleLease, StoreError.
     """
     [draft], [add] = await ready_to_add(store, policies, [draft])
-    [answer] = await store.commit([Group(changes=(add,))])
+    guards = () if held is None else (Held(held.id, held.fence),)
+    [answer] = await store.commit([Group(guards, (add,))])
     return _enqueued(add.job.id, draft, answer)
 
 
@@ -139,6 +150,8 @@ async def _refuse_unknown_parents(store: Store, drafts: Sequence[Draft], keys: S
 
 def _error(draft: Draft, refused: Refused) -> TesseraError:
     guard, job = refused.guard, refused.job
+    if isinstance(guard, Held):
+        return StaleLease(show_id(guard.job), guard.fence, refused.why)
     if isinstance(guard, Link):
         return InvalidArgument("depends_on", f"{show_id(guard.edge.parent)}: {refused.why}")
     if isinstance(guard, AddJob) and job is not None:

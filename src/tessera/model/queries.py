@@ -14,6 +14,8 @@ PAGE_LIMIT = 200
 """Most rows a page holds."""
 EXAMINED_LIMIT = 10_000
 """A filter without an index looks at so many rows and then stops, and says so."""
+SET_ASIDE_LIMIT = 500
+"""Most jobs one claim sets aside: it bounds how long the writer is held."""
 
 
 class Want(msgspec.Struct, frozen=True, gc=False):

@@ -7,22 +7,17 @@ rates of both forms).
 
 from __future__ import annotations
 
-from typing import Final
-
 from msgspec.structs import replace
 
 from tessera.model.changes import Counter
 from tessera.model.job import Job
-from tessera.model.queries import Claimed, ClaimRequest
+from tessera.model.queries import SET_ASIDE_LIMIT, Claimed, ClaimRequest
 from tessera.model.states import State
 from tessera.rules import admission
 from tessera.rules.ordering import sort_key
 from tessera.rules.payload import fingerprint
 from tessera.store import transitions
 from tessera.store.working import Working
-
-SET_ASIDE_LIMIT: Final = 500
-"""Most jobs one claim sets aside: it bounds how long the writer is held."""
 
 
 def claim(work: Working, request: ClaimRequest) -> Claimed:

@@ -16,7 +16,7 @@ from typing import Final
 from tessera import seam
 from tessera.engine.claiming import Claimer
 from tessera.model.errors import OutcomeUnknown, StoreClosed, TesseraError
-from tessera.model.queries import Claimed
+from tessera.model.queries import SET_ASIDE_LIMIT, Claimed
 from tessera.rules import weights
 from tessera.store.protocol import Notifies, Store
 from tessera.worker.adoption import unknown_jobs
@@ -66,6 +66,8 @@ class Fetcher:
         self._enough = 0
         """With more than so many in the buffer no claim is made."""
         self._is_dry = False
+        self._counted_left = False
+        """Jobs with a counter may be there that the last claim had no free slot for."""
         self._is_failing = False
         self._unknown_since: float | None = None
         self._stopping = False
@@ -78,13 +80,12 @@ class Fetcher:
         self._poked.set()
 
     def room_made(self) -> None:
-        """A handler ended. No reason to ask again where a claim has just found nothing more."""
-        if (
-            not self._is_dry
-            and self._slots.buffered <= self._enough
-            and not self._poked.is_set()
-            and self._wanted()
-        ):
+        """A handler ended. No reason to ask again where a claim has just found nothing more, unless it had no
+        slot for what it found."""
+        slots = self._slots
+        if self._is_dry and not (self._counted_left and slots.free > slots.buffered):
+            return
+        if slots.buffered <= self._enough and not self._poked.is_set() and self._wanted():
             self._poked.set()
 
     def stop(self) -> None:
@@ -164,9 +165,9 @@ class Fetcher:
             raise
         self._charge(order, claimed, wanted)
         got = len(claimed.jobs)
-        with_counters = sum(1 for job in claimed.jobs if job.needs)
-        # With the last free slot gone to a job with a counter, others of its like may still be there.
-        self._is_dry = got < wanted and not (with_counters and with_counters >= counted)
+        # A claim that set aside as many as it may has not seen what stands behind them.
+        self._is_dry = got < wanted and claimed.set_aside < SET_ASIDE_LIMIT
+        self._counted_left = sum(1 for job in claimed.jobs if job.needs) >= counted
         if claimed.next_due:
             self._on_next_due((claimed.next_due - claimed.now) / 1_000)
         if got:

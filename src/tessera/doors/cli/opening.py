@@ -115,9 +115,13 @@ class Door:
         return self._keep(app)
 
     def is_there(self, url: str) -> bool:
-        """Whether the store's file exists. A store that is no file is taken to be there: opening it tells."""
-        parts = urlsplit(url)
-        return parts.scheme != "sqlite" or Path(unquote(parts.path.removeprefix("/"))).exists()
+        """Whether the store's file exists. What is no file, no URL, or cannot be looked at is taken to be
+        there: opening it tells."""
+        try:
+            parts = urlsplit(url)
+            return parts.scheme != "sqlite" or Path(unquote(parts.path.removeprefix("/"))).exists()
+        except (OSError, ValueError):
+            return True
 
     def run(self, operation: Callable[[Store], Coroutine[Any, Any, T]], app: Tessera | None = None) -> T:
         """Run an operation of the engine on the store."""

@@ -8,6 +8,8 @@ import sqlite3
 from typing import Final
 from urllib.parse import quote
 
+import msgspec
+
 from tessera import seam
 from tessera.model.errors import (
     OutcomeUnknown,
@@ -171,7 +173,11 @@ def is_broken(error: BaseException) -> bool:
 
 
 def translated(error: BaseException) -> BaseException:
-    """Our error for one of the driver's; any other comes back as it is."""
+    """Our error for one of the driver's, and for bytes in the file that nobody wrote so; any other comes back
+    as it is.
+    """
+    if isinstance(error, UnicodeDecodeError | msgspec.DecodeError):
+        return StoreError(f"what the file holds cannot be read ({type(error).__name__}); it is damaged")
     if isinstance(error, TesseraError) or not isinstance(error, sqlite3.Error):
         return error
     if is_busy(error):

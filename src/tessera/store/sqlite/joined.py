@@ -168,7 +168,11 @@ class JoinedStore:
             return question(Reads(cursor, self._file.clock.now()))
 
     def _check_transaction(self) -> None:
-        if not self._connection.in_transaction:
+        try:
+            is_open = self._connection.in_transaction
+        except sqlite3.Error as error:
+            raise NotInTransaction(f"the sqlite3 connection cannot be used: {error}") from error
+        if not is_open:
             raise NotInTransaction(
                 "the sqlite3 connection has no open transaction; execute BEGIN IMMEDIATE first "
                 "(a plain BEGIN may meet StoreBusy at its first write)"

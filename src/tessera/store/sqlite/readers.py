@@ -89,11 +89,14 @@ class Readers:
                 return self._idle.pop()
         try:
             return connections.open_reader(self._path, busy_timeout_ms=self._busy_timeout_ms)
-        except sqlite3.Error as error:
+        except BaseException as error:
             with self._condition:
                 self._lent -= 1
                 self._condition.notify_all()
-            raise translated(error) from error
+            meant = translated(error)
+            if meant is error:
+                raise
+            raise meant from error
 
     def _give_back(self, connection: sqlite3.Connection, *, is_sound: bool) -> None:
         with self._condition:
