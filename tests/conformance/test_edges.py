@@ -97,6 +97,14 @@ def test_a_held_job_waits_for_its_promote_after_its_parents_too(rig: Rig):
     assert rig.claim_names() == ["c"]
 
 
+def test_a_held_job_that_is_let_go_after_its_last_parent_ended_is_not_forgotten(rig: Rig):
+    """INV-20: whoever lets it go may have read the row while it still waited."""
+    rig.do(add("p"), waits("c", "p", held=True))
+    rig.complete(rig.take())
+    rig.do(EditJob(key_of("c"), Edits(held=False)))
+    assert rig.claim_names() == ["c"]
+
+
 def test_a_parent_that_completed_long_ago_satisfies_at_once(rig: Rig):
     """INV-20."""
     rig.complete(rig.start("p"))
@@ -112,6 +120,43 @@ def test_a_parent_that_ended_badly_long_ago_cancels_at_once_wherever_it_is_named
     rig.bury("bad")
     rig.do(add("live"), waits("c", *order))
     assert (rig.state("c"), rig.job("c").reason) == (State.CANCELLED, "parent_dead")
+
+
+@pytest.mark.parametrize("order", [("done", "live"), ("live", "done")])
+def test_a_split_may_name_a_child_that_ended_before_it(rig: Rig, order: tuple[str, str]):
+    """INV-20, INV-21: a handler that splits again under the same ids finds some of them done."""
+    rig.complete(rig.start("done"))
+    rig.do(add("live", priority=-1))
+    job = rig.start("j")
+    links = [Link(edge(child, "j")) for child in order]
+    split_move = MoveJob(job.id, State.WAITING, end=end_of(job, "split"))
+    rig.do(split_move, *links, given=[Held(job.id, job.fence, "split")])
+    assert (rig.state("j"), rig.job("j").open) == (State.WAITING, 1)
+    assert drain(rig) == ["live", "j"]
+
+
+@pytest.mark.parametrize("order", [("bad", "live"), ("live", "bad")])
+def test_a_split_ends_with_a_child_that_ended_badly_before_it_wherever_it_is_named(
+    rig: Rig, order: tuple[str, str]
+):
+    """INV-21."""
+    rig.bury("bad")
+    rig.do(add("live", priority=-1))
+    job = rig.start("j")
+    links = [Link(edge(child, "j", otherwise="dead")) for child in order]
+    split_move = MoveJob(job.id, State.WAITING, end=end_of(job, "split"))
+    rig.do(split_move, *links, given=[Held(job.id, job.fence, "split")])
+    assert (rig.state("j"), rig.job("j").reason) == (State.DEAD, "child_dead")
+
+
+@pytest.mark.parametrize("keep", [KEPT, Keep(cancelled=0)])
+def test_a_chain_behind_a_parent_that_ended_badly_is_cancelled_in_the_call_that_brings_it(
+    rig: Rig, keep: Keep
+):
+    """INV-20: also where no row of a cancelled job is kept."""
+    rig.bury("bad")
+    rig.do(waits("c", "bad", keep=keep), waits("d", "c"))
+    assert rig.state("d") is State.CANCELLED
 
 
 @pytest.mark.parametrize("parents", [("nobody",), ("p", "nobody"), ("bad", "nobody"), ("c",)])

@@ -123,9 +123,10 @@ def test_what_was_given_back_or_set_aside_keeps_its_pass(rig: Rig):
 
 def test_a_job_that_comes_back_is_never_in_front_of_what_was_claimed(rig: Rig):
     """INV-27: pass >= floor, for those that were edited or woken too."""
-    rig.do(*brought("a", 5), *brought("z", 1, priority=-1))
+    rig.do(*brought("a", 5), *brought("z", 1, priority=-1), add("plain", priority=-2))
     claimed = rig.claim(n=5)
     floor = max(job.pass_ for job in claimed)
-    rig.do(EditJob(key_of("z0000"), Edits(priority=0)))
-    assert rig.job("z0000").pass_ >= floor
+    for name in ("z0000", "plain"):
+        rig.do(EditJob(key_of(name), Edits(priority=0)))
+        assert rig.job(name).pass_ >= floor
     assert replace(claimed[0]).pass_ <= floor

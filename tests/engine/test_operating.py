@@ -229,6 +229,15 @@ def test_a_pending_job_that_waits_for_others_goes_when_both_have_happened(lab: L
     assert lab.state(key) is S.AVAILABLE
 
 
+def test_a_promote_while_the_last_parent_ends_is_not_lost(lab: Lab):
+    """INV-20: the parent ends between what the promote reads and what it writes."""
+    parent = lab.enqueue()
+    key = lab.enqueue(pending=True, after=[parent])
+    job = lab.take(parent)
+    lab.run(operating.promote(lab.between("commit", lambda: lab.end(job, Completed())), key))
+    assert lab.take().id == key
+
+
 def test_a_promote_of_a_job_that_only_waits_for_others_is_refused(lab: Lab):
     """INV-20: a success that changes nothing would be a lie."""
     parent = lab.enqueue()

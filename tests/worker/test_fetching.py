@@ -142,6 +142,38 @@ async def test_jobs_with_a_counter_begin_before_plain_ones_of_the_same_claim(rig
     assert gated.began == ["counted", "plain", "plain", "plain"]
 
 
+@pytest.mark.parametrize("every", [1, 2])
+async def test_a_slot_that_gets_free_takes_the_next_job_with_a_counter_at_once(rig, every):
+    """A claim made while all slots were busy could not take it, and says nothing about what is there. Nobody
+    polls for it: one at a time, 120 runs of 5 ms would take a minute."""
+
+    async def short() -> None:
+        await asyncio.sleep(0.005)
+
+    rig.kind(short)
+    jobs = [
+        await rig.enqueue("short", {"needs": (Need("gpu"),)} if number % every == 0 else {})
+        for number in range(120)
+    ]
+    began = seam.monotonic()
+    async with rig.working(concurrency=2) as worker:
+        await rig.until(lambda: worker.stats.finished == len(jobs))
+    assert seam.monotonic() - began < 3
+
+
+async def test_jobs_that_one_claim_may_not_set_aside_hide_nobody(rig):
+    """INV-28: 2,200 jobs of a full counter stand in front of one that may run; no claim moves more than 500."""
+    gated = Gated(rig)
+    gated.gate.set()
+    await declare(rig.store, counters={"gpu": Ceiling(0)})
+    await rig.enqueue_many(2_200, "gated", {"needs": (Need("gpu"),)})
+    free = await rig.enqueue("gated")
+    began = seam.monotonic()
+    async with rig.working():
+        await rig.ends(free)
+    assert seam.monotonic() - began < 2
+
+
 async def test_a_finish_that_frees_a_unit_lets_the_next_one_begin(rig):
     gated = Gated(rig)
     await declare(rig.store, counters={"gpu": Ceiling(1)})

@@ -286,16 +286,12 @@ def _add(work: Working, change: AddJob) -> Answer | None:
         return None
     transitions.add(work, replace(job, held=True))
     for edge in change.after:
-        if work.job(job.id) is None and work.any_job(edge.parent) is not None:
-            continue  # a parent before this one ended badly, and the job with it
         refused = _link(work, Link(edge))
         if refused is not None:
             return refused
     linked = work.job(job.id)
-    if linked is not None and linked.state is State.PENDING and not job.held:
+    if linked is not None and not job.held:
         work.jobs.put(job.id, replace(linked, held=False))
-        if linked.open == 0:
-            transitions.move(work, replace(linked, held=False), State.AVAILABLE, due=due)
     return None
 
 
@@ -335,7 +331,11 @@ def _edit(work: Working, job: Job, edits: Edits) -> None:
             transitions.move(work, job, State.AVAILABLE, fields=fields)
             return
         fields["due"] = due
-    if "priority" in fields and job.state is State.AVAILABLE and job.stride:
+    if edits.held is False and job.held and job.state is State.PENDING and not job.open:
+        # Its last edge was settled before it was let go: nothing else would ever move it.
+        transitions.move(work, job, State.AVAILABLE, due=job.due, fields=fields)
+        return
+    if "priority" in fields and job.state is State.AVAILABLE:
         fields["pass_"] = max(job.pass_, work.floors.get((job.queue, fields["priority"])) or 0)
     work.jobs.put(job.id, replace(job, **fields))
 
@@ -357,7 +357,7 @@ def _link(work: Working, change: Link) -> Answer | None:
     work.jobs.put(child.id, replace(child, open=child.open + 1))
     if parent.is_final:
         work.archive.put(parent.id, replace(parent, heirs=parent.heirs + 1))
-        transitions.settle_edge(work, edge, parent.state)
+        work.late_edges.append(edge)
     else:
         work.jobs.put(parent.id, replace(parent, heirs=parent.heirs + 1))
     return None

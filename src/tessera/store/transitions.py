@@ -116,6 +116,7 @@ def move(
     values: dict[str, Any] = {"state": to, "reason": reason, "blocked_on": ""}
     if before is State.RUNNING:
         values |= _lease_ended(work, job, end, refund)
+        values["cancel_requested"] = False
         if job.cancel_requested and to is State.WAITING:
             # The split is written, then taken back with its children: whoever asked for a cancel means both.
             work.unwanted.append(job.id)
@@ -200,6 +201,11 @@ def settle(work: Working) -> None:
     """Finish what the moves of this group set off: settle edges of jobs that ended, wake whoever has room.
     Moves may set off more.
     """
+    for edge in work.late_edges:
+        parent = work.archive.get(edge.parent)
+        if parent is not None and work.edges.get((edge.parent, edge.child)) is not None:
+            settle_edge(work, edge, parent.state)
+    work.late_edges.clear()
     while work.unwanted or work.ended or work.touched:
         while work.unwanted:
             job = work.job(work.unwanted.pop())

@@ -182,6 +182,10 @@ class Working:
         """Counters to look at again before the group ends, in order of first touch."""
         self.unwanted: list[JobId] = []
         """Jobs that were asked to stop and wait for their children instead."""
+        self.late_edges: list[Edge] = []
+        """Edges from jobs that had ended before. Settled when all of the group are there: the first of
+        several would let the child go, or end it.
+        """
         self.ended: list[tuple[JobId, State, int]] = []
         """Jobs that ended with heirs, how they ended, and how many of their edges to pass over: those still
         to be settled.
@@ -277,6 +281,7 @@ class Working:
         self.touched.clear()
         self.ended.clear()
         self.unwanted.clear()
+        self.late_edges.clear()
 
     def flush(self) -> None:
         """Write changed rows, so that queries see them. Events, counts and blobs wait for ``finish``."""
