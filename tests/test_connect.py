@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,6 +83,7 @@ def test_nothing_is_opened_by_connecting(tmp_path: Path):
         ("sqlite://", "names no file"),
         ("sqlite:///", "names no file"),
         ("sqlite:///:memory:", "names no file"),
+        ("sqlite:///a%00b.db", "holds a NUL"),
         ("sqlite:///work.db?synchronous=off", "synchronous='off'; it is full or normal"),
         ("sqlite:///work.db?unsafe_filesystem=yes", "unsafe_filesystem='yes'; it is 0 or 1"),
         (
@@ -103,3 +105,9 @@ def test_all_that_is_wrong_with_a_url_is_told_at_once():
     with pytest.raises(ConfigError) as refused:
         connect("sqlite:///?synchronous=off&timeout=5&unsafe_filesystem=2")
     assert len(refused.value.problems) == 4
+
+
+@pytest.mark.parametrize("url", [None, 7, b"sqlite:///x.db", ["x"], object()])
+def test_a_url_that_is_no_text_is_refused(url: Any):
+    with pytest.raises(ConfigError, match="give a text"):
+        connect(url)

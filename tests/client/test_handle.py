@@ -199,3 +199,10 @@ def test_handles_are_values(app: Tessera):
     assert first != second
     assert first != "order-1"
     assert repr(second) == "Handle('order-1')"
+
+
+@pytest.mark.asyncio
+async def test_waiting_for_a_result_in_an_event_loop_says_what_to_await(app: Tessera):
+    handle = await work(app).aenqueue()
+    with pytest.warns(RuntimeWarning, match="await aresult"), pytest.raises(ResultTimeout):
+        handle.result(timeout=0.001)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -281,3 +283,31 @@ async def test_a_report_stores_what_can_be_stored():
     assert extras.log[1] == "half ?"
     assert extras.progress is not None
     extras.progress.message.encode()
+
+
+async def test_what_no_store_can_hold_is_refused_where_it_is_said(rig):
+    """Stored, it would hide the row from every reader, or hold up the ends of the jobs beside it."""
+    numbers = (None, "1", float("nan"), float("inf"), 10**30, object())
+    words = (None, 5, b"x", "a\ud800b", "a\0b", "x" * 100_000)
+    no_lists: tuple[Any, ...] = (None, 5, "ab", b"ab", iter([1]), [])
+    calls: list[Callable[[Context], object]] = [
+        *(lambda ctx, n=n: ctx.progress(n) for n in numbers),
+        *(lambda ctx, n=n: ctx.progress(1, n) for n in numbers),
+        *(lambda ctx, w=w: ctx.progress(1, 1, w) for w in words[:3]),
+        *(lambda ctx, w=w: ctx.release(1, w) for w in words),
+        *(lambda ctx, w=w: ctx.split([1], note=w) for w in words),
+        *(lambda ctx, c=c: ctx.split(c) for c in no_lists),
+    ]
+    refused: list[object] = []
+
+    async def works(ctx: Context) -> None:
+        for call in calls:
+            try:
+                call(ctx)
+            except InvalidArgument:
+                refused.append(call)
+
+    rig.kind(works)
+    async with rig.working():
+        await rig.ends(await rig.enqueue("works"))
+    assert refused == calls

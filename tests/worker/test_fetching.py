@@ -162,7 +162,7 @@ async def test_a_slot_that_gets_free_takes_the_next_job_with_a_counter_at_once(r
 
 
 async def test_jobs_that_one_claim_may_not_set_aside_hide_nobody(rig):
-    """INV-28: 2,200 jobs of a full counter stand in front of one that may run; no claim moves more than 500."""
+    """INV-28: 2,200 jobs of a full counter stand before one that may run; no claim moves more than 500."""
     gated = Gated(rig)
     gated.gate.set()
     await declare(rig.store, counters={"gpu": Ceiling(0)})

@@ -281,3 +281,63 @@ async def test_each_attempt_has_context_variables_of_its_own(rig):
         for job in jobs:
             await rig.ends(job)
     assert [rig.result(job) for job in jobs] == [1] * 6
+
+
+class Wordless(Exception):
+    def __str__(self) -> str:
+        raise SystemExit("no text")
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize(
+    "error, state, reason",
+    [
+        (Abort(5), State.DEAD, "aborted: 5"),  # type: ignore[arg-type]
+        (Abort(None), State.DEAD, "aborted"),  # type: ignore[arg-type]
+        (Abort(ValueError("why")), State.DEAD, "aborted: why"),  # type: ignore[arg-type]
+        (Abort(Wordless()), State.DEAD, "aborted: Wordless"),  # type: ignore[arg-type]
+        (Abort("a\0b"), State.DEAD, "aborted: a\ufffdb"),
+        (Abort("a\ud800b"), State.DEAD, "aborted: a?b"),
+        (Cancel(b"x"), State.CANCELLED, "b'x'"),  # type: ignore[arg-type]
+        (Cancel(Wordless()), State.CANCELLED, "Wordless"),  # type: ignore[arg-type]
+    ],
+)
+async def test_whatever_is_given_as_a_reason_ends_the_job(rig, error, state, reason):
+    """A reason that was no text once sent the job round for ever, uncharged."""
+    coroutine, plain = raises(error)
+    rig.kind(coroutine)
+    rig.kind(plain)
+    async with rig.working():
+        for name in ("coroutine", "plain"):
+            job = await rig.ends(await rig.enqueue(name), state)
+            assert (job.reason, job.attempt) == (reason, 1)
+
+
+async def test_a_long_reason_is_cut(rig):
+    coroutine, _ = raises(Abort("x" * 10_000_000))
+    rig.kind(coroutine)
+    async with rig.working():
+        assert len((await rig.ends(await rig.enqueue("coroutine"), State.DEAD)).reason) < 5_000
+
+
+async def test_an_exception_without_words_is_a_failure_of_its_type(rig):
+    """And no SystemExit from its text ends the worker."""
+    coroutine, plain = raises(Wordless())
+    rig.kind(coroutine)
+    rig.kind(plain)
+    async with rig.working():
+        for name in ("coroutine", "plain"):
+            job = await rig.ends(await rig.enqueue(name, {"max_attempts": 1}), State.DEAD)
+            assert "Wordless" in job.ends[-1].error
+
+
+@pytest.mark.parametrize("counter", [5, "\ud800", "a\0b", "kind:x", "a/" + "x" * 500, object(), Wordless])
+async def test_a_limit_of_a_counter_that_cannot_be_is_a_failure(rig, counter):
+    # A value whose text ends the process is made here, where no test runner tries to print it.
+    named = Wordless() if counter is Wordless else counter
+    coroutine, _ = raises(RateLimited(named, retry_after=1))
+    rig.kind(coroutine)
+    async with rig.working():
+        job = await rig.ends(await rig.enqueue("coroutine", {"max_attempts": 1}), State.DEAD)
+    assert (job.reason, job.failures) == ("attempts_used", 1)

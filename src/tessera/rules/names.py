@@ -122,7 +122,7 @@ def validate_space(name: str) -> str:
     return str.__str__(name)
 
 
-def validate_words(option: str, text: str, limit: int = MAX_WORDS) -> str:
+def validate_words(option: str, text: object, limit: int = MAX_WORDS) -> str:
     """Refuse what is no text, is over the limit in characters, or holds what not every store can hold.
 
     >>> validate_words("reason", "disk full")

@@ -144,12 +144,13 @@ def words(reason: object) -> str:
         return type(reason).__name__
 
 
-def _limit_met(error: BaseException, counter: str, delay_ms: int) -> Outcome:
+def _limit_met(error: BaseException, counter: object, delay_ms: int) -> Outcome:
     """A limit that somebody else has. A name that no counter can have is a mistake in the handler."""
+    if counter is None or counter == "":
+        return LimitMet("", delay_ms)
     try:
-        if counter:
-            names.validate_counter_name(str(counter).partition("/")[0])
-            counter = names.validate_words("counter", counter, 2 * names.MAX_COUNTER_VALUE)
-    except Exception as wrong:  # noqa: BLE001  the name may be any object, with code of its own
+        key = names.validate_words("counter", counter, 2 * names.MAX_COUNTER_VALUE)
+        names.validate_counter_name(key.partition("/")[0])
+    except InvalidArgument as wrong:
         return Failed(f"{error_text(error)}\n{error_text(wrong)}", retry_after_ms=delay_ms)
-    return LimitMet(counter or "", delay_ms)
+    return LimitMet(key, delay_ms)

@@ -286,3 +286,14 @@ def test_wait_gives_up_after_its_time_and_the_job_goes_on(run, app):
     answer = run("enqueue", "send", "--id", "x", "--wait", "10ms", "--json")
     assert (answer.status, answer.error["code"]) == (1, "result_timeout")
     assert app.jobs.get("x").state == "available"
+
+
+@pytest.mark.parametrize("value", ["\udcff", '"\\ud800"', "a\udcff=1"])
+def test_text_that_cannot_be_stored_is_refused_in_words(run, value):
+    given = value if "=" in value else f"x={value}"
+    answer = run("enqueue", "greet", given)
+    assert (answer.status, "surrogate" in answer.err) == (1, True)
+
+
+def test_what_is_nested_too_deeply_to_be_json_is_text(run):
+    assert run("enqueue", "greet", "name=" + "[" * 50_000).status == 0

@@ -204,3 +204,11 @@ def test_on_a_terminal_the_person_decides(run, greet, app, monkeypatch, answer, 
     monkeypatch.setattr(Door, "is_attended", True)
     assert run("jobs", "delete", "x", typed=answer).status == status
     assert [str(job.state) for job in app.jobs.list().jobs] == ([state] if state else [])
+
+
+@pytest.mark.parametrize(
+    "url, status", [("sqlite://[::1", 5), (f"sqlite:///{'a' * 300}.db", 4), ("sqlite:///a%00b.db", 5)]
+)
+@pytest.mark.parametrize("command", ["queues list", "doctor", "migrate --dry-run", "enqueue x"])
+def test_a_url_that_leads_nowhere_is_told_in_words(bare, url, status, command):
+    assert bare("--url", url, *command.split()).status == status

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+from contextlib import closing
 from typing import ClassVar
 
 import pytest
@@ -17,6 +18,8 @@ from tessera.model.errors import (
     StoreError,
     StoreUnavailable,
 )
+from tessera.model.queries import Filter, Page
+from tessera.store.protocol import run_blocking
 from tessera.store.sqlite import SqliteFile, connection
 from tests.store.sqlite.rig import Handle, adding, completing
 
@@ -240,3 +243,18 @@ def test_a_second_process_writes_between_two_of_our_transactions_and_is_seen(pat
     [answer] = one.commit(completing([a]))
     assert answer == Done(replayed=True)
     assert one.verify() == []
+
+
+@pytest.mark.parametrize(
+    "setting", ["rest = x'fffe'", "rest = x'01'", "rest = x''", "queue = CAST(x'61ad' AS TEXT)"]
+)
+def test_a_row_that_nobody_wrote_so_is_a_typed_error(open_handle, path, setting):
+    handle = open_handle()
+    handle.add("a")
+    with closing(sqlite3.connect(path)) as other:
+        other.execute(f"UPDATE tessera_job SET {setting}")
+        other.commit()
+    with pytest.raises(StoreError):
+        run_blocking(handle.store.find_jobs(Filter(), Page()))
+    with pytest.raises(StoreError):
+        handle.verify()

@@ -337,3 +337,10 @@ def test_the_view_has_every_verb_of_a_store():
         name for name, value in vars(Store).items() if inspect.isfunction(value) and not name.startswith("_")
     }
     assert {verb for verb in verbs if not hasattr(JoinedStore, verb)} == set()
+
+
+def test_a_connection_that_was_closed_is_refused(handle, application):
+    application.begin()
+    application.connection.close()
+    with pytest.raises(NotInTransaction, match="closed"):
+        join(handle, application)
