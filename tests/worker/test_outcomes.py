@@ -336,7 +336,7 @@ async def test_an_exception_without_words_is_a_failure_of_its_type(rig):
 async def test_a_limit_of_a_counter_that_cannot_be_is_a_failure(rig, counter):
     # A value whose text ends the process is made here, where no test runner tries to print it.
     named = Wordless() if counter is Wordless else counter
-    coroutine, _ = raises(RateLimited(named, retry_after=1))
+    coroutine, _ = raises(RateLimited(named, retry_after=1))  # type: ignore[arg-type]  # what users may write
     rig.kind(coroutine)
     async with rig.working():
         job = await rig.ends(await rig.enqueue("coroutine", {"max_attempts": 1}), State.DEAD)
