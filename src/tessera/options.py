@@ -20,6 +20,9 @@ from tessera.model.states import EventLevel
 from tessera.rules import names
 from tessera.rules.uniqueness import value_at
 
+END_OF_TIME_MS: Final = 253_402_300_800_000
+"""The first instant of the year 10000."""
+
 
 def whole(argument: str, value: object, least: int, most: int) -> int:
     """A whole number within bounds. Raises InvalidArgument."""
@@ -505,4 +508,8 @@ def instant(argument: str, value: datetime) -> int:
         raise InvalidArgument(argument, f"is {value!r}; give an aware datetime")
     if value.tzinfo is None:
         raise InvalidArgument(argument, "is a naive datetime; say which time zone, e.g. datetime.now(UTC)")
-    return round(value.timestamp() * 1_000)
+    ms = round(value.timestamp() * 1_000)
+    if ms >= END_OF_TIME_MS:
+        # Rounded, or in UTC, it lies in the year 10000: no datetime could show it again.
+        raise InvalidArgument(argument, f"is {value}; the last year there is is 9999, in UTC")
+    return ms

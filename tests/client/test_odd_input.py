@@ -11,7 +11,18 @@ from typing import Any
 
 import pytest
 
-from tessera import Ceiling, Dependency, Handle, Rate, Retention, Retry, Tessera, TesseraError, Unique
+from tessera import (
+    Ceiling,
+    Dependency,
+    Handle,
+    Rate,
+    Retention,
+    Retry,
+    Tessera,
+    TesseraError,
+    Unique,
+    WorkerSettings,
+)
 from tessera.model.errors import ConfigError, InvalidArgument, InvalidMember
 from tessera.options import Options
 from tessera.store.protocol import run_blocking
@@ -32,6 +43,12 @@ VERBS = ["get", "handle", "cancel", "retry", "promote", "edit", "delete", "expla
 
 class Word(StrEnum):
     MAIL = "mail"
+
+
+class Text(str):
+    """As a library may hand out."""
+
+    __slots__ = ()
 
 
 class Level(IntEnum):
@@ -168,8 +185,13 @@ def test_members_of_enumerations_are_the_texts_and_numbers_they_stand_for(app: T
     ).enqueue(x=1)
     job = app.jobs.get(handle)
     assert (job.queue, job.tenant, job.tags, job.id, job.priority) == ("mail", "mail", ("mail",), "mail", 7)
-    app.jobs.cancel(handle, reason=Word.MAIL)
+    app.jobs.cancel(handle, reason=Text("mail"), by=Text("ada"))
     assert app.jobs.get(handle).reason == "mail"
+
+
+def test_every_setting_of_a_worker(app: Tessera):
+    for field in WorkerSettings.__dataclass_fields__:
+        each_is_taken_or_refused(app, lambda value, field=field: app.worker(**{field: value}))
 
 
 def test_an_edit_refuses_what_is_no_number(app: Tessera, work: Any):

@@ -53,7 +53,7 @@ async def cancel(
     NotFound.
     """
 
-    names.validate_words("reason", reason)
+    reason = names.validate_words("reason", reason)
 
     def decide(job: Job) -> Change | None:
         if job.state is State.CANCELLED:
@@ -75,7 +75,7 @@ async def retry(store: Store, reference: str | bytes, *, by: str = "") -> JobId:
     A completed one stays as it is: a new job with its payload is made, which names it as its origin. Raises
     WrongState, NotFound.
     """
-    names.validate_words("by", by)
+    by = names.validate_words("by", by)
     job = await find_job(store, reference)
     if job.state is State.COMPLETED:
         return await _run_anew(store, job, by)
@@ -183,7 +183,7 @@ async def _act(
     """Read, decide, write if the state is still the one that was read; otherwise again. The row as it was
     decided on.
     """
-    names.validate_words("by", by)
+    by = names.validate_words("by", by)
     for _ in range(_TRIES):
         job = await find_job(store, reference)
         change = decide(job)

@@ -31,7 +31,7 @@ async def redrive(
     store: Store, which: Filter, *, limit: int = 10_000, dry_run: bool = False, by: str = ""
 ) -> Redriven:
     """Start dead and quarantined jobs of the filter afresh, newest first, at most ``limit``."""
-    names.validate_words("by", by)
+    by = names.validate_words("by", by)
     states = tuple(state for state in which.states or DEAD_LETTER if state in DEAD_LETTER)
     if not states:  # to a store, no states are all states
         return Redriven(0, 0)
@@ -61,7 +61,7 @@ async def purge(
     store: Store, queue: str, states: tuple[State, ...] = PURGED, *, dry_run: bool = False, by: str = ""
 ) -> int:
     """Remove all jobs of a queue that are in these states; how many. Running jobs are never purged."""
-    names.validate_words("by", by)
+    by = names.validate_words("by", by)
     states = tuple(state for state in states if state is not State.RUNNING)
     if not states:  # to a store, no states are all states
         return 0

@@ -100,7 +100,7 @@ def _queue_problems(queues: object, mode: object) -> list[str]:
         for name, weight in queues.items():
             if not _is_number(weight) or weight <= 0:
                 problems.append(f"queues: {name!r} has the weight {weight!r}; it is a number above 0")
-    elif len(set(queues)) < len(queues):
+    elif not problems and len(set(queues)) < len(queues):
         problems.append("queues: names one twice")
     return problems
 
