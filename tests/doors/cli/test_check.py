@@ -88,3 +88,11 @@ def test_no_store_yet_is_no_problem(bare, tmp_path):
     assert answer.status == 0
     assert "there is no store yet" in answer.err
     assert not (tmp_path / "none.db").exists()
+
+
+@pytest.mark.parametrize("reference", ["shopping.py", "shopping", "shopping.py:app", "shopping:nothing"])
+def test_who_names_a_file_or_a_module_is_told_what_he_may_have_meant(bare, tmp_path, reference):
+    (tmp_path / "shopping.py").write_text("from tessera import Tessera\napp = Tessera('memory://')\n")
+    answer = bare("--app", reference, "check")
+    assert answer.status == 5
+    assert "did you mean shopping:app?" in answer.err

@@ -67,3 +67,9 @@ def test_redrive_without_a_filter_asks(run, dead):
     assert set(states(dead).values()) == {"dead"}
     assert run("dead", "redrive", "--yes").status == 0
     assert set(states(dead).values()) == {"available"}
+
+
+def test_the_question_of_redrive_names_the_count(run, dead):
+    answer = run("dead", "redrive")
+    assert "Start 3 dead and quarantined job(s) afresh?" in answer.err
+    assert "Usage:" not in answer.err

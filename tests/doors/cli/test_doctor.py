@@ -125,3 +125,12 @@ def test_workers_are_listed(run, live_worker):
 
 def test_no_worker_is_said(run):
     assert run("workers", "list").err == "no live worker\n"
+
+
+def test_findings_come_first_and_spans_have_units(run, greet):
+    greet(queue="mail")
+    out = run("doctor", TESSERA_LEASE="1m").out
+    assert out.startswith("warning: jobs wait whose kind no live worker knows")
+    assert [line.split() for line in out.splitlines() if line.startswith("lease ")] == [
+        ["lease", "60", "s", "TESSERA_LEASE"]
+    ]

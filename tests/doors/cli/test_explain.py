@@ -55,3 +55,19 @@ def test_a_completed_job_is_done(run, greet, app):
 
 def test_an_unknown_job_is_not_found(run):
     assert run("explain", "nobody").status == 3
+
+
+@pytest.mark.parametrize(
+    "before, advice",
+    [
+        ([], "tessera worker MODULE:APP"),
+        (["queues", "pause", "default"], "tessera queues resume default"),
+        (["jobs", "cancel", "x"], "tessera jobs retry x"),
+    ],
+)
+def test_it_says_what_to_type(run, greet, before, advice):
+    greet(id="x")
+    if before:
+        run(*before)
+    assert advice in run("explain", "x").out
+    assert advice not in run("explain", "x", "--json").out

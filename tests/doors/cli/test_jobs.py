@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from tessera import Retry
 from tessera.model.outcomes import Aborted, Completed, Failed
 from tests.doors.cli.conftest import claim, end
 
@@ -201,3 +202,23 @@ def test_what_an_operator_did_is_logged_under_his_name(run, greet, app):
     run("jobs", "cancel", "x")
     events = app._run(lambda store: store.events())
     assert "cli:ada" in {event.by for event in events}
+
+
+def test_delete_of_an_unknown_job_is_not_found_before_it_asks(run):
+    answer = run("jobs", "delete", "zz")
+    assert answer.status == 3
+    assert "for good?" not in answer.err
+
+
+def test_list_shows_the_last_line_of_the_last_error(run, greet, app):
+    greet(id="x", retry=Retry(max_attempts=1))
+    end(app, Failed("Traceback ...\nConnectionError: bank is down"))
+    assert "attempts_used: ConnectionError: bank is down" in run("jobs", "list").out
+
+
+def test_show_says_what_it_hides(run, greet, app):
+    greet(id="x")
+    assert "(payload hidden; --reveal shows it)" in run("jobs", "show", "x").err
+    end(app, Completed(b'"Hello"'))
+    assert "(payload and result hidden; --reveal shows them)" in run("jobs", "show", "x").err
+    assert "hidden" not in run("jobs", "show", "x", "--reveal").err

@@ -85,3 +85,18 @@ def test_watching_shows_the_queues_again_until_interrupted(run, greet, monkeypat
     answer = run("queues", "list", "--watch", "5", "--json")
     assert answer.status == 130
     assert answer.out.count('"name":"mail"') == 3
+
+
+def test_states_without_a_job_in_any_queue_are_left_out(run, greet):
+    greet(queue="mail")
+    assert run("queues", "list").out.splitlines()[0].split() == ["queue", "available", "workers", "paused"]
+
+
+def test_purge_of_nothing_asks_nothing(run):
+    answer = run("queues", "purge", "mail")
+    assert (answer.status, answer.out) == (0, "mail  nothing to remove\n")
+
+
+def test_where_nobody_can_be_asked_the_usage_is_not_repeated(run, greet):
+    greet(queue="mail")
+    assert "Usage:" not in run("queues", "purge", "mail").err

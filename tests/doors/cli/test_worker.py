@@ -17,6 +17,7 @@ from typing import IO
 import pytest
 
 from tessera import Tessera
+from tessera.config import Settings
 from tessera.doors.cli.health import HealthPort, ReadyFile, Vitals
 from tessera.doors.cli.logs import JsonLines, TextLines
 from tessera.engine import inspecting
@@ -25,6 +26,7 @@ from tessera.model.errors import ConfigError
 CODE = """
 import logging
 from tessera import Tessera
+from tessera.config import Settings
 
 app = Tessera({url!r})
 
@@ -315,3 +317,23 @@ def test_the_command_loads_neither_rich_nor_a_store_nor_the_worker_to_say_its_ve
     }
     assert not loaded & unwanted
     assert Tessera.__module__ in loaded
+
+
+@pytest.mark.parametrize("queues, warns", [(["elsewhere"], True), (["default"], False), (None, False)])
+def test_queues_that_no_kind_names_are_a_warning(monkeypatch, caplog, queues, warns):
+    from tessera import worker
+    from tessera.doors.cli import working
+
+    class BroughtDoor:
+        def code(self, reference):
+            app = Tessera("memory://")
+            app.job(_nothing)
+            return app
+
+    monkeypatch.setattr(worker, "run_until_signalled", lambda runs: 0)
+    working._work(BroughtDoor(), Settings(app="x:app", queues=queues))  # type: ignore[arg-type]  # a door that brings its own application
+    assert ("no kind of the application names the queue(s) 'elsewhere'" in caplog.text) is warns
+
+
+def _nothing() -> None:
+    return None

@@ -14,6 +14,7 @@ from tessera.doors.cli.opening import Door, Verb, pass_door
 from tessera.model.errors import TesseraError
 
 TABLE: Final = "capabilities.json"
+WHY: Final = "test, or what is missing"
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -81,7 +82,10 @@ def capabilities(door: Door, store_url: str | None, everything: bool) -> None:
         return
     shown = [(id_, title, cell.answer, cell.why) for id_, title, cell in cells if cell.answer or everything]
     door.out.table(
-        ("id", "capability", store, "test, or what is missing"), shown, empty=f"nothing is said of {store}"
+        ("id", "capability", store, WHY),
+        shown,
+        empty=f"nothing is said of {store}",
+        cut=WHY,
     )
     count = Tally(cell.answer for _, _, cell in cells)
     door.out.note(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import click
 
@@ -10,6 +11,9 @@ from tessera.doors.cli.jobs import page_options, show_page
 from tessera.doors.cli.opening import YES, Door, Noun, pass_door
 from tessera.doors.cli.shapes import TAGS, listed
 from tessera.engine.redriving import DEAD_LETTER
+
+DROP: Final = ("attempt", "priority", "state", "due", "queue", "kind")
+"""On a narrow terminal, the first to go first. Why a job died is what one looks for here."""
 
 
 @click.group(cls=Noun)
@@ -33,7 +37,11 @@ def list_dead(
     limit: int,
     cursor: str,
 ) -> None:
-    """List dead and quarantined jobs, newest first."""
+    """List dead and quarantined jobs by key.
+
+    Keys made by Tessera come newest first; a job with an id of the caller's own comes where its key, which is
+    derived from that id, falls.
+    """
     found = door.app().jobs.list(
         queue=queue,
         kind=kind,
@@ -43,7 +51,7 @@ def list_dead(
         limit=limit,
         cursor=cursor,
     )
-    show_page(door, found, empty="the dead letter is empty")
+    show_page(door, found, empty="the dead letter is empty", drop=DROP)
 
 
 @dead.command("redrive")
@@ -56,7 +64,7 @@ def list_dead(
     type=click.IntRange(min=1),
     default=10_000,
     show_default=True,
-    help="At most so many, newest first.",
+    help="At most so many, in the order of dead list.",
 )
 @click.option("--dry-run", is_flag=True, help="Only count.")
 @YES
@@ -75,7 +83,9 @@ def redrive(
     verbs = door.app().jobs
     tags = listed(tags_any)
     if not (queue or kind or tags or reason or dry_run):
-        door.confirm(f"Start every dead and quarantined job afresh (at most {limit})?", yes=yes)
+        count = 0 if yes else verbs.redrive(limit=limit, dry_run=True).matched
+        if count:
+            door.confirm(f"Start {count} dead and quarantined job(s) afresh?", yes=yes)
     done = verbs.redrive(
         queue=queue, kind=kind, tags_any=tags, reason=reason, limit=limit, dry_run=dry_run, by=door.by
     )

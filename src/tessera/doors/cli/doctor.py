@@ -170,8 +170,13 @@ def _compare_clocks(findings: Findings) -> None:
 
 
 def _show(door: Door, findings: Findings) -> None:
-    rows = [(setting["name"], setting["value"], setting["source"]) for setting in findings.settings]
-    door.out.table(("setting", "value", "source"), rows, empty="")
+    lines = [f"error: {error}" for error in findings.errors] + [
+        f"warning: {warning}" for warning in findings.warnings
+    ]
+    door.out.result(None, "\n".join(lines) or "nothing is wrong")
+    door.out.heading("settings")
+    rows = [(setting["name"], _with_unit(setting), setting["source"]) for setting in findings.settings]
+    door.out.table(("setting", "value", "source"), rows, empty="", cut="value")
     sections: tuple[tuple[str, Mapping[str, Any]], ...] = (
         ("versions", findings.versions),
         ("store", findings.store),
@@ -180,9 +185,19 @@ def _show(door: Door, findings: Findings) -> None:
     for title, facts in sections:
         if facts:
             door.out.heading(title)
-            door.out.facts((name, "none" if value in ([], {}) else value) for name, value in facts.items())
-    door.out.heading("findings")
-    lines = [f"error: {error}" for error in findings.errors] + [
-        f"warning: {warning}" for warning in findings.warnings
-    ]
-    door.out.result(None, "\n".join(lines) or "nothing is wrong")
+            door.out.facts(map(_told, facts.items()))
+
+
+def _with_unit(setting: Mapping[str, Any]) -> object:
+    """A span for people; to a program it is a number of seconds."""
+    value = setting["value"]
+    if KNOWN[setting["name"]]["shape"] != "SPAN" or not isinstance(value, int | float):
+        return value
+    return f"{value:g} s" if value >= 1 or value == 0 else f"{value * 1_000:g} ms"
+
+
+def _told(fact: tuple[str, Any]) -> tuple[str, object]:
+    name, value = fact
+    if name.endswith(" by ms"):
+        return name.removesuffix(" by ms"), f"{value} ms"
+    return name, "none" if value in ([], {}) else value

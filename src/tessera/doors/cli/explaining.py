@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 
 from tessera.doors.cli.opening import Door, Verb, pass_door
 from tessera.model.states import State
 from tessera.model.views import as_time, view
+
+WHAT_TO_DO: Final = {
+    "no_worker": "start one: tessera worker MODULE:APP",
+    "kind_not_served": "start one with code that has it: tessera worker MODULE:APP",
+    "queue_paused": "let it go on: tessera queues resume {queue}",
+    "held": "let it go: tessera jobs promote {job}",
+    "scheduled": "not to wait for it: tessera jobs promote {job}",
+    "quarantined": "run it again: tessera jobs retry {job}",
+    "dead": "run it again: tessera jobs retry {job}; all of the dead letter: tessera dead redrive",
+    "cancelled": "run it after all: tessera jobs retry {job}",
+}
+"""What a person can type against a cause. Causes that clear by themselves, or in a way that no command has,
+are not here."""
 
 
 @click.command(cls=Verb)
@@ -46,4 +61,6 @@ def explain(door: Door, job: str) -> None:
         lines.append(
             f"  {cause.text}; clears {cause.clears}" + (f", at {at:%Y-%m-%d %H:%M:%S}Z" if at else "")
         )
+        if cause.code in WHAT_TO_DO:
+            lines.append("    " + WHAT_TO_DO[cause.code].format(job=shown.id, queue=shown.queue))
     door.out.result(None, "\n".join(lines))

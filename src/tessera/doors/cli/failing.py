@@ -34,6 +34,10 @@ STATUSES: Final[tuple[tuple[type[TesseraError], int], ...]] = (
 """The first class that fits decides."""
 
 
+class NobodyToAsk(click.UsageError):
+    """A question that has no terminal to be asked on. The command was called rightly otherwise."""
+
+
 def exit_status(error: BaseException, *, as_json: bool) -> int:
     """Say what went wrong on stderr and name the exit status. A foreign exception, which is a mistake of
     ours, comes with its traceback."""
@@ -47,7 +51,7 @@ def exit_status(error: BaseException, *, as_json: bool) -> int:
         return USAGE
     if isinstance(error, click.UsageError):
         _tell("usage", error.format_message(), as_json)
-        if error.ctx is not None and not as_json:
+        if error.ctx is not None and not as_json and not isinstance(error, NobodyToAsk):
             click.echo(error.ctx.get_usage(), err=True)
         return USAGE
     if isinstance(error, click.ClickException):

@@ -6,16 +6,20 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import click
+import msgspec
 
 from tessera.doors.cli.failing import status_of, tell
 from tessera.doors.cli.opening import YES, Door, Noun, pass_door
 from tessera.doors.cli.shapes import INSTANT, SPAN, STATE, TAGS, listed
 from tessera.faces import JobList
-from tessera.model.errors import TesseraError
+from tessera.model.errors import NotFound, TesseraError
 from tessera.model.queries import PAGE_LIMIT
+from tessera.model.states import State
 from tessera.model.views import AttemptView, JobView
 
 TITLES: Final = ("id", "state", "kind", "queue", "priority", "attempt", "due", "reason")
+JOBS_DROP: Final = ("attempt", "priority", "due", "queue", "kind", "reason", "state")
+"""On a narrow terminal, the first to go first."""
 _IDS = click.argument("ids", nargs=-1, required=True, metavar="JOB...")
 
 
@@ -63,7 +67,11 @@ def list_jobs(
     limit: int,
     cursor: str,
 ) -> None:
-    """List jobs, newest first, without payloads."""
+    """List jobs by key, without payloads.
+
+    Keys made by Tessera come newest first; a job with an id of the caller's own comes where its key, which is
+    derived from that id, falls.
+    """
     found = door.app().jobs.list(
         queue=queue,
         state=state,
@@ -79,17 +87,32 @@ def list_jobs(
     show_page(door, found, empty="no such jobs")
 
 
-def show_page(door: Door, found: JobList, *, empty: str) -> None:
+def show_page(door: Door, found: JobList, *, empty: str, drop: Sequence[str] = JOBS_DROP) -> None:
     """One page of jobs, and how to get the next."""
     if door.as_json:
         door.out.document(found)
         return
     rows = [
-        (j.id, j.state, j.kind, j.queue, j.priority, f"{j.attempt}", j.due_at, j.reason) for j in found.jobs
+        (j.id, j.state, j.kind, j.queue, j.priority, f"{j.attempt}", j.due_at, _reason(j)) for j in found.jobs
     ]
-    door.out.table(TITLES, rows, empty=empty)
+    door.out.table(TITLES, rows, empty=empty, drop=drop, cut="reason")
     if found.cursor:
         door.out.note(f"there is more: --cursor {found.cursor}")
+
+
+def _reason(job: JobView) -> str:
+    """Why it is where it is: the reason, and what its last attempt ended with unless that says the same."""
+    if job.state is State.COMPLETED or not job.ends:
+        return job.reason
+    error = _last_line(job.ends[-1].error)
+    if not error or error in job.reason:
+        return job.reason
+    return f"{job.reason}: {error}" if job.reason else error
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else ""
 
 
 @jobs.command("show")
@@ -98,15 +121,29 @@ def show_page(door: Door, found: JobList, *, empty: str) -> None:
 @pass_door
 def show(door: Door, job: str, reveal: bool) -> None:
     """Show one job; JOB is its key or the id it was given."""
-    found = door.app().jobs.get(job, reveal=reveal)
+    verbs = door.app().jobs
+    found = verbs.get(job, reveal=reveal)
     if door.as_json:
         door.out.document(found)
         return
     door.out.facts(_facts(found))
     if found.ends:
         door.out.table(
-            ("attempt", "end", "started", "ended", "holder", "error"), map(_attempt, found.ends), empty=""
+            ("attempt", "end", "started", "ended", "holder", "error"),
+            map(_attempt, found.ends),
+            empty="",
+            drop=("holder", "started", "ended", "error"),
+            cut="error",
         )
+    if not reveal and (hidden := _hidden(verbs.get(job, reveal=True))):
+        shows = "shows them" if len(hidden) > 1 else "shows it"
+        door.out.note(f"({' and '.join(hidden)} hidden; --reveal {shows})")
+
+
+def _hidden(job: JobView) -> list[str]:
+    """What only ``--reveal`` shows of a job; nothing is not hidden."""
+    values = {"payload": job.payload, "result": job.result}
+    return [name for name, value in values.items() if value not in (msgspec.UNSET, None, {}, [], b"")]
 
 
 def _facts(job: JobView) -> list[tuple[str, object]]:
@@ -131,8 +168,7 @@ def _nothing(value: object) -> object:
 
 
 def _attempt(end: AttemptView) -> tuple[object, ...]:
-    lines = end.error.strip().splitlines()
-    return end.attempt, end.end, end.started_at, end.ended_at, end.holder, lines[-1] if lines else ""
+    return end.attempt, end.end, end.started_at, end.ended_at, end.holder, _last_line(end.error)
 
 
 @jobs.command("retry")
@@ -178,13 +214,31 @@ def cancel(door: Door, ids: Sequence[str], reason: str, hard: bool) -> int:
 def delete(door: Door, ids: Sequence[str], force: bool, yes: bool) -> int:
     """Remove jobs for good. Those that wait for them see them as cancelled."""
     verbs = door.app().jobs
-    door.confirm(f"Remove {len(ids)} job(s) for good?", yes=yes)
+    status = 0
+    if not yes:
+        ids, status = _found(door, ids)
+        if ids:
+            door.confirm(f"Remove {len(ids)} job(s) for good?", yes=yes)
 
     def act(job: str) -> str:
         verbs.delete(job, force=force, by=door.by)
         return "deleted"
 
-    return _each(door, ids, "", act)
+    return max(status, _each(door, ids, "", act))
+
+
+def _found(door: Door, ids: Sequence[str]) -> tuple[list[str], int]:
+    """Those of the ids that are there, and the exit status; of the others it is said that they are not."""
+    found, status = [], 0
+    for job in ids:
+        try:
+            door.app().jobs.get(job)
+        except NotFound as error:
+            tell(error, as_json=door.as_json)
+            status = max(status, status_of(error))
+        else:
+            found.append(job)
+    return found, status
 
 
 @jobs.command("edit")

@@ -4,8 +4,10 @@ behind them."""
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +18,7 @@ import click
 
 from tessera.app import Tessera
 from tessera.config import DEFAULT, Settings, load, shown_url
+from tessera.doors.cli.failing import NobodyToAsk
 from tessera.doors.cli.output import Output
 from tessera.model.errors import ConfigError, TesseraError
 from tessera.store.protocol import Store
@@ -144,7 +147,7 @@ class Door:
         if yes:
             return
         if not self.is_attended:
-            raise click.UsageError(f"{question} Nobody is there to ask; say --yes.")
+            raise NobodyToAsk(f"{question} Nobody is there to ask; say --yes.")
         if not click.confirm(question, err=True):
             raise click.Abort
 
@@ -163,12 +166,14 @@ def import_app(reference: str, directory: Path) -> Tessera:
     ConfigError."""
     module_name, colon, name = reference.partition(":")
     if not module_name or not colon or not name:
-        raise ConfigError([f"app: {reference!r} is not of the form MODULE:APP"])
+        raise ConfigError([f"app: {reference!r} is not of the form MODULE:APP{_meant(reference, directory)}"])
     if str(directory) not in sys.path:
         sys.path.insert(0, str(directory))
     try:
         found: object = import_module(module_name)
     except ModuleNotFoundError as error:
+        if hint := _meant(reference, directory):
+            raise ConfigError([f"app: there is no module {module_name!r}{hint}"]) from error
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise _broken(reference, error) from error
         raise ConfigError(
@@ -181,11 +186,29 @@ def import_app(reference: str, directory: Path) -> Tessera:
         raise _broken(reference, error) from error
     for part in name.split("."):
         if not hasattr(found, part):
-            raise ConfigError([f"app: {module_name!r} has no {name!r}"])
+            hint = _meant(module_name, directory) if part == name else ""
+            raise ConfigError([f"app: {module_name!r} has no {name!r}{hint}"])
         found = getattr(found, part)
     if not isinstance(found, Tessera):
         raise ConfigError([f"app: {reference} is a {type(found).__name__}, not a Tessera"])
     return found
+
+
+_MAKES_APP: Final = re.compile(r"^(\w+)[ \t]*(?::[^=\n]+)?=[ \t]*(?:\w+\.)*Tessera\(", re.MULTILINE)
+
+
+def _meant(reference: str, directory: Path) -> str:
+    """A hint for who names the file or the module alone: its text is read, not run, for the name of its
+    Tessera. Empty if there is nothing to propose."""
+    place, _, name = reference.partition(":")
+    module = place.removesuffix(".py").strip("./").replace("/", ".")
+    below = module.replace(".", "/")
+    for file in (directory / f"{below}.py", directory / below / "__init__.py"):
+        with suppress(OSError, ValueError):
+            names: list[str] = _MAKES_APP.findall(file.read_text(encoding="utf-8", errors="replace"))
+            meant = f"{module}:{name if name in names else names[0] if names else name or 'app'}"
+            return "" if meant == reference else f"; did you mean {meant}?"
+    return ""
 
 
 def _broken(reference: str, error: Exception) -> ConfigError:

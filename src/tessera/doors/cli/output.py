@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
 
+from tessera.doors.cli.fitting import GAP, cells_of, fit, short_time
 from tessera.model.states import State
 
 if TYPE_CHECKING:
@@ -95,15 +97,28 @@ class Output:
         else:
             click.echo(f"warning: {printable(text, lines=True)}", err=True)
 
-    def table(self, titles: Sequence[str], rows: Iterable[Row], *, empty: str) -> None:
-        """A table for a person."""
-        found = [[printable(cell) for cell in row] for row in rows]
+    def table(
+        self,
+        titles: Sequence[str],
+        rows: Iterable[Row],
+        *,
+        empty: str,
+        drop: Collection[str] = (),
+        cut: str = "",
+    ) -> None:
+        """A table for a person. On a terminal it is made to fit: columns of ``drop`` go one by one, the text
+        column ``cut`` is shortened, times are short and local. In a pipe it is whole."""
+        found = list(rows)
         if not found:
             self.note(empty)
-        elif (console := _console()) is not None:
-            console.print(_rich_table(titles, found))
+            return
+        titles, cells = _drawn(titles, found, drop, cut)
+        if (console := _console()) is not None:
+            # What is too wide for the terminal is wrapped by it, so that an id can still be copied whole.
+            console.width = max(console.width, _least_width(titles, cells))
+            console.print(_rich_table(titles, cells), crop=False)
         else:
-            click.echo("\n".join(_aligned([list(titles), *found])))
+            click.echo("\n".join(_aligned([titles, *cells])))
 
     def facts(self, facts: Iterable[tuple[str, object]]) -> None:
         """Names and values, one a line; a value of several lines is indented. Those without a value are left
@@ -120,23 +135,27 @@ class Output:
         """What the lines below are about."""
         click.echo("\n" + (click.style(title, bold=True, underline=True) if _wants_colour() else f"{title}:"))
 
-    def live(self, draw: Callable[[], tuple[Sequence[str], list[Row]]], wait: Callable[[], object]) -> None:
+    def live(
+        self,
+        draw: Callable[[], tuple[Sequence[str], list[Row]]],
+        wait: Callable[[], object],
+        *,
+        drop: Collection[str] = (),
+    ) -> None:
         """Draw a table again and again until ``wait`` raises: in place on a terminal with rich, else one
         below the other."""
         console = _console()
         if console is None:
             while True:
                 titles, rows = draw()
-                self.table(titles, rows, empty="nothing yet")
+                self.table(titles, rows, empty="nothing yet", drop=drop)
                 wait()
         from rich.live import Live
 
         with Live(console=console, auto_refresh=False) as live:
             while True:
                 titles, rows = draw()
-                live.update(
-                    _rich_table(titles, [[printable(cell) for cell in row] for row in rows]), refresh=True
-                )
+                live.update(_rich_table(*_drawn(titles, rows, drop)), refresh=True)
                 wait()
 
 
@@ -159,14 +178,33 @@ def _console() -> Console | None:
     return Console(highlight=False, force_terminal=True, no_color=not _wants_colour())
 
 
+def _drawn(
+    titles: Sequence[str], rows: Sequence[Row], drop: Collection[str] = (), cut: str = ""
+) -> tuple[list[str], list[list[str]]]:
+    """The cells as they are printed: made to fit if there is a terminal, whole if there is none."""
+    if not rows or not _is_terminal():
+        return list(titles), [[printable(cell) for cell in row] for row in rows]
+    cells = [
+        [short_time(cell) if isinstance(cell, datetime) else printable(cell) for cell in row] for row in rows
+    ]
+    return fit(titles, cells, shutil.get_terminal_size().columns, drop=drop, cut=cut)
+
+
+def _least_width(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    columns = zip(*[titles, *rows], strict=True)
+    return sum(max(map(cells_of, column)) + GAP for column in columns) - GAP
+
+
 def _rich_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    table = Table(
+        box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0)
+    )
     for title in titles:
-        table.add_column(title, overflow="fold", no_wrap=title == "id")
+        table.add_column(title, no_wrap=True)
     for row in rows:
         # Text, not markup: a queue may be called [red].
         table.add_row(*(Text(cell, style=_colour(cell)) for cell in row))
@@ -178,7 +216,10 @@ def _colour(cell: str) -> str:
 
 
 def _aligned(rows: list[list[str]]) -> list[str]:
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    widths = [max(map(cells_of, column)) for column in zip(*rows, strict=True)]
     return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        (" " * GAP)
+        .join(cell + " " * (width - cells_of(cell)) for cell, width in zip(row, widths, strict=True))
+        .rstrip()
+        for row in rows
     ]

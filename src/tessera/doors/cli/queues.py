@@ -13,6 +13,8 @@ from tessera.doors.cli.shapes import SPAN, STATE
 from tessera.engine.inspecting import QueueInfo
 from tessera.model.states import FINAL, State
 
+DROP = (State.PENDING, State.WAITING, State.COMPLETED, "workers", State.BLOCKED, State.SCHEDULED)
+"""On a narrow terminal, the first to go first."""
 SHOWN = (*(state for state in State if state not in FINAL), State.COMPLETED, State.DEAD)
 
 
@@ -32,25 +34,32 @@ def list_queues(door: Door, watch: float | None) -> None:
         asyncio.run(seam.sleep(watch or 0))
 
     def draw() -> tuple[Sequence[str], list[Sequence[object]]]:
-        return ("queue", *SHOWN, "workers", "paused"), [_row(queue) for queue in app.queues.list()]
+        return _drawn(app.queues.list())
 
     if watch is None:
         found = app.queues.list()
         if door.as_json:
             door.out.document({"queues": [document(queue) for queue in found]})
         else:
-            titles, rows = draw()
-            door.out.table(titles, rows, empty="no queues yet")
+            titles, rows = _drawn(found)
+            door.out.table(titles, rows, empty="no queues yet", drop=DROP)
     elif door.as_json:
         while True:
             door.out.document({"queues": [document(queue) for queue in app.queues.list()]})
             wait()
     else:
-        door.out.live(draw, wait)
+        door.out.live(draw, wait, drop=DROP)
 
 
-def _row(queue: QueueInfo) -> Sequence[object]:
-    return (queue.name, *(queue.counts.get(state, 0) for state in SHOWN), queue.workers, queue.paused)
+def _drawn(queues: Sequence[QueueInfo]) -> tuple[Sequence[str], list[Sequence[object]]]:
+    """Titles and rows, without the states that no queue has a job in. That no worker is there is always
+    said."""
+    shown = [state for state in SHOWN if any(queue.counts.get(state, 0) for queue in queues)]
+    rows: list[Sequence[object]] = [
+        (queue.name, *(queue.counts.get(state, 0) for state in shown), queue.workers, queue.paused)
+        for queue in queues
+    ]
+    return ("queue", *shown, "workers", "paused"), rows
 
 
 def document(queue: QueueInfo) -> dict[str, object]:
@@ -90,7 +99,10 @@ def purge(door: Door, queue: str, state: Sequence[str], dry_run: bool, yes: bool
     verbs = door.app().queues
     if not dry_run:
         count = 0 if yes else verbs.purge(queue, state=state, dry_run=True)
-        door.confirm(f"Remove {count} job(s) of the queue {queue!r} for good?", yes=yes)
+        if count:
+            door.confirm(f"Remove {count} job(s) of the queue {queue!r} for good?", yes=yes)
     removed = verbs.purge(queue, state=state, dry_run=dry_run, by=door.by)
     text = f"{queue}  {removed} job(s) {'would be ' if dry_run else ''}removed"
+    if not removed:
+        text = f"{queue}  nothing to remove"
     door.out.result({"queue": queue, "removed": removed, "dry_run": dry_run}, text)

@@ -10,6 +10,8 @@ from tessera.model.views import as_time
 from tessera.model.worker import WorkerInfo
 
 TITLES = ("name", "host", "pid", "state", "queues", "running", "started", "seen", "version")
+DROP = ("version", "pid", "host", "started", "seen", "running", "queues")
+"""On a narrow terminal, the first to go first."""
 
 
 @click.group(cls=Noun)
@@ -39,7 +41,7 @@ def list_workers(door: Door) -> None:
         )
         for worker in found
     ]
-    door.out.table(TITLES, rows, empty="no live worker")
+    door.out.table(TITLES, rows, empty="no live worker", drop=DROP)
 
 
 def document(worker: WorkerInfo) -> dict[str, object]:

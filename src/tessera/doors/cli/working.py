@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +23,7 @@ from tessera.model.errors import ConfigError
 if TYPE_CHECKING:
     from tessera.worker import Worker
 
+logger = logging.getLogger("tessera.cli")
 _OF_THE_SUPERVISOR: Final = ("processes", "health_port", "ready_file", "name")
 """Settings that a child process gets from its supervisor."""
 
@@ -113,6 +115,11 @@ def _work(door: Door, settings: Settings) -> int:
 
     app = door.code(settings.app)
     runs = make_worker(app, {"ends_process": True, **settings.worker()})
+    unnamed = sorted(set(runs.settings.weights) - {kind.options.queue for kind in app.kinds.values()})
+    if settings.queues is not None and unnamed:
+        # Into the log, whose form a supervisor or a collector may read. It may be meant so: a job can be
+        # enqueued into any queue.
+        logger.warning("no kind of the application names the queue(s) %s", ", ".join(map(repr, unnamed)))
     with _watched(settings, lambda: _vitals(runs)):
         status: int = run_until_signalled(runs)
         return status
