@@ -181,6 +181,19 @@ def test_a_counter_without_a_policy_limits_nothing_but_is_counted(rig: Rig):
 
 
 @pytest.mark.capability("A14")
+def test_a_changed_policy_and_a_new_kind_wake_in_the_order_of_the_keys(rig: Rig):
+    """INV-28: every store brings the same jobs forward in the same order, whoever was set aside first."""
+    rig.declare({"c": Ceiling(0), "d": Ceiling(0)})
+    rig.do(*jobs("d", 1, needs="d"), *jobs("c", 1), add("y", kind="y"), add("x", kind="x"))
+    assert rig.claim(n=9, kinds=frozenset({"work"})) == []
+    before = len(rig.events())
+    rig.declare({"c": Ceiling(1), "d": Ceiling(1)})
+    assert len(rig.claim(n=9)) == 4
+    woken = [name_of(event.job) for event in rig.events()[before:] if event.what == "became_available"]
+    assert woken == ["c0", "d0", "x", "y"]
+
+
+@pytest.mark.capability("A14")
 def test_a_changed_policy_wakes_those_it_gives_room(rig: Rig):
     """INV-25, INV-28: at the next claim, of whatever queue."""
     rig.declare({"c": Ceiling(1)})

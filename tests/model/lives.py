@@ -69,6 +69,8 @@ class Lives(Work):
         assert to not in (State.RUNNING, State.BLOCKED)
         if row.state is State.RUNNING:
             self.plain.let_go(row.id, "")
+            if to is State.COMPLETED:
+                self.plain.completed.add(row.id)
         if row.is_final:
             assert row.state is not State.COMPLETED
             del self.plain.ended[row.id]

@@ -150,8 +150,9 @@ async def test_a_slot_that_gets_free_takes_the_next_job_with_a_counter_at_once(r
         await asyncio.sleep(0.005)
 
     rig.kind(short)
+    # Not watched: the end of a watched job rings, and so hides a worker that has forgotten to ask again.
     jobs = [
-        await rig.enqueue("short", {"needs": (Need("gpu"),)} if number % every == 0 else {})
+        await rig.enqueue("short", {"watched": False, "needs": (Need("gpu"),) if number % every == 0 else ()})
         for number in range(24)
     ]
     began = seam.monotonic()

@@ -122,12 +122,12 @@ class World:
     def outdated_counters(self, version: int) -> list[str]:
         return [
             key
-            for key in self._blocked
+            for key in sorted(self._blocked)
             if self.counters[key].version < version and not key.startswith("kind:")
         ]
 
     def blocked_kinds(self, queue: str) -> list[str]:
-        return [key for key in self._blocked if key.startswith(f"kind:{queue}:")]
+        return sorted(key for key in self._blocked if key.startswith(f"kind:{queue}:"))
 
     def staged(self, upload: str) -> tuple[int, int]:
         chunks = self.staged_chunks.get(upload, {})

@@ -88,11 +88,11 @@ class Source(Protocol):
         ...
 
     def outdated_counters(self, version: int) -> list[str]:
-        """Keys with jobs set aside whose numbers come from an older policy."""
+        """Keys with jobs set aside whose numbers come from an older policy, in their order."""
         ...
 
     def blocked_kinds(self, queue: str) -> list[str]:
-        """``kind:`` keys of the queue with jobs set aside."""
+        """``kind:`` keys of the queue with jobs set aside, in their order."""
         ...
 
     def staged(self, upload: str) -> tuple[int, int]:
