@@ -189,7 +189,7 @@ def test_a_changed_policy_and_a_new_kind_wake_in_the_order_of_the_keys(rig: Rig)
     before = len(rig.events())
     rig.declare({"c": Ceiling(1), "d": Ceiling(1)})
     assert len(rig.claim(n=9)) == 4
-    woken = [name_of(event.job) for event in rig.events()[before:] if event.what == "became_available"]
+    woken = [name_of(event.job or b"") for event in rig.events()[before:] if event.what == "became_available"]
     assert woken == ["c0", "d0", "x", "y"]
 
 

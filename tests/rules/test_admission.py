@@ -4,22 +4,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tessera.model.changes import Counter
+from tessera.model.changes import Counter, Shift
 from tessera.model.job import Need
 from tessera.model.policy import Ceiling, Rate
 from tessera.rules.admission import (
     UNLIMITED,
     admits,
+    both,
     configure,
     free_units,
     full_at,
-    give_back,
     impossible,
     is_idle,
     looks_again_at,
     most_units,
-    refund,
     settled_level,
+    shifted,
     take,
     units_in_use,
 )
@@ -99,7 +99,7 @@ def test_a_ceiling_admits_up_to_its_limit_and_not_a_unit_more():
     assert counter.used == 2
     assert admits(counter, 1, T)
     assert not admits(counter, 2, T)
-    assert give_back(counter, 2).used == 0
+    assert shifted(counter, Shift(used=-2), T).used == 0
 
 
 def test_a_ceiling_that_was_lowered_below_what_runs_has_no_room_and_no_debt():
@@ -107,7 +107,7 @@ def test_a_ceiling_that_was_lowered_below_what_runs_has_no_room_and_no_debt():
 
 
 def test_giving_back_more_than_was_taken_leaves_nothing_negative():
-    assert give_back(ceiling(2, used=1), 5).used == 0
+    assert shifted(ceiling(2, used=1), Shift(used=-5), T).used == 0
 
 
 def test_no_policy_is_no_limit_but_units_are_still_counted():
@@ -146,21 +146,21 @@ def test_a_rate_takes_cost_from_the_level_and_refunds_it_up_to_its_capacity():
     counter = take(rate(10, 1_000), 4, T, woken=False)
     assert free_units(counter, T) == 6
     assert counter.used == 0
-    assert free_units(refund(counter, 3, T), T) == 9
-    assert free_units(refund(counter, 9, T), T) == 10
+    assert free_units(shifted(counter, Shift(refund=3), T), T) == 9
+    assert free_units(shifted(counter, Shift(refund=9), T), T) == 10
 
 
 def test_the_end_of_a_run_that_held_a_ceiling_is_no_credit_for_the_rate_that_replaced_it():
     """INV-26: a policy that changes while jobs run gives no start away."""
     counter = replace(take(rate(10, 1_000), 4, T, woken=False), used=2)
-    after = give_back(counter, 2)
+    after = shifted(counter, Shift(used=-2), T)
     assert after.used == 0
     assert free_units(after, T) == free_units(counter, T)
 
 
 def test_a_refund_says_nothing_to_a_ceiling():
     """INV-25: a run begun under a rate holds no unit of the ceiling that replaced it."""
-    assert refund(ceiling(2, used=2), 1, T).used == 2
+    assert shifted(ceiling(2, used=2), Shift(refund=1), T).used == 2
 
 
 def test_a_level_flows_back_in_whole_numbers_and_stops_at_the_capacity():
@@ -253,3 +253,14 @@ def test_what_is_in_use_and_what_is_free_are_all_there_is():
         counter = take(configure(Counter(key="k"), policy, 1, T), min(1, most_units(policy)), T, woken=False)
         for ms in (0, 1, 400, 5_000):
             assert units_in_use(counter, T + ms) + free_units(counter, T + ms) == most_units(policy)
+
+
+def test_two_shifts_at_once_are_as_one_after_the_other():
+    first = Shift(used=-1, blocked=2, awake=1, refund=1, close_until=T + 5)
+    second = Shift(used=-2, blocked=-1, awake=3, refund=2, close_until=T + 9)
+    counter = replace(rate(10, 1_000), used=8, level=0)
+    one_by_one = shifted(shifted(counter, first, T), second, T)
+    assert shifted(counter, both(first, second), T) == one_by_one
+    assert (one_by_one.used, one_by_one.blocked, one_by_one.awake) == (5, 1, 4)
+    assert one_by_one.closed_until == T + 9
+    assert free_units(replace(one_by_one, closed_until=0), T) == 3

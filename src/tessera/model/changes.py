@@ -82,6 +82,20 @@ class Counter(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Version of the policy its numbers come from."""
 
 
+class Shift(msgspec.Struct, frozen=True, gc=False):
+    """What a job's move does to a counter. On stores whose counters belong to claims it is written down and
+    the next claim applies it.
+    """
+
+    used: int = 0
+    blocked: int = 0
+    awake: int = 0
+    refund: int = 0
+    """Units of a rate whose runs never began."""
+    close_until: int = 0
+    """Nothing starts before this instant."""
+
+
 class Record(msgspec.Struct, frozen=True, gc=False):
     """A versioned document. A tombstone has no value and a version like any other."""
 

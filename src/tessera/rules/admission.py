@@ -17,7 +17,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tessera.model.changes import Counter
+from tessera.model.changes import Counter, Shift
 from tessera.model.job import Need
 from tessera.model.policy import Ceiling, CounterPolicy, Rate
 
@@ -108,18 +108,37 @@ def take(counter: Counter, units: int, now: int, *, woken: bool) -> Counter:
     return replace(counter, used=counter.used + units, awake=awake)
 
 
-def give_back(counter: Counter, units: int) -> Counter:
-    """The counter after units that a run held came back. They were a ceiling's when the run began, whatever
-    the policy says now: as a credit to a rate they would let more start than it allows."""
-    return replace(counter, used=max(0, counter.used - units))
+def shifted(counter: Counter, shift: Shift, now: int) -> Counter:
+    """The counter after a shift; its numbers never fall below nothing.
+
+    Units that a run held were a ceiling's when it began, whatever the policy says now: as a credit to a rate
+    they would let more start than it allows. A refund is a rate's: a ceiling holds nothing of a run that
+    never began.
+    """
+    level, level_at = counter.level, counter.level_at
+    if shift.refund and counter.unit:
+        level = min(counter.capacity, settled_level(counter, now) + shift.refund * counter.unit)
+        level_at = now
+    return replace(
+        counter,
+        used=max(0, counter.used + shift.used),
+        blocked=max(0, counter.blocked + shift.blocked),
+        awake=max(0, counter.awake + shift.awake),
+        closed_until=max(counter.closed_until, shift.close_until),
+        level=level,
+        level_at=level_at,
+    )
 
 
-def refund(counter: Counter, units: int, now: int) -> Counter:
-    """The counter after the cost of a run that never began came back. A ceiling holds nothing of it."""
-    if not counter.unit:
-        return counter
-    level = min(counter.capacity, settled_level(counter, now) + units * counter.unit)
-    return replace(counter, level=level, level_at=now)
+def both(first: Shift, second: Shift) -> Shift:
+    """One shift for two."""
+    return Shift(
+        used=first.used + second.used,
+        blocked=first.blocked + second.blocked,
+        awake=first.awake + second.awake,
+        refund=first.refund + second.refund,
+        close_until=max(first.close_until, second.close_until),
+    )
 
 
 def looks_again_at(counter: Counter, units: int, now: int) -> int:

@@ -42,6 +42,7 @@ from tessera.model.changes import (
     PutRecord,
     Refused,
     SettleEdges,
+    Shift,
     Slot,
     TakeSlot,
     Time,
@@ -216,13 +217,7 @@ def _apply(work: Working, change: Change) -> Answer | None:
                 work.slots.put(key, None)
                 _forget_slot(work, owner, key)
         case Count(counter=key, units=units, close=close):
-            counter = work.counter(key)
-            if units or close is not None:
-                closed = (
-                    counter.closed_until if close is None else max(counter.closed_until, work.now + close.ms)
-                )
-                work.put_counter(replace(counter, used=max(0, counter.used + units), closed_until=closed))
-            work.touched[key] = None
+            work.shift(key, Shift(used=units, close_until=0 if close is None else work.now + close.ms))
         case Link():
             return _link(work, change)
         case SettleEdges(job=key):

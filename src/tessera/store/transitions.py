@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import astuple, replace
 
-from tessera.model.changes import Counter, Edge, Edits, Record, Slot
+from tessera.model.changes import Counter, Edge, Edits, Record, Shift, Slot
 from tessera.model.ids import JobId
 from tessera.model.job import NEVER, End, Job, Need
 from tessera.model.policy import POLICY_SPACE
@@ -152,10 +152,9 @@ def move(
 
 def set_aside(work: Working, job: Job, key: str, reason: str) -> None:
     """``available`` -> ``blocked``: out of the way of those behind it, its place in the order kept."""
-    work.put_counter(_with(work.counter(key), blocked=+1))
+    work.shift(key, Shift(blocked=+1))
     moved = move(work, job, State.BLOCKED, reason=reason)
     work.jobs.put(moved.id, replace(moved, blocked_on=key))
-    work.touched[key] = None
 
 
 def wake(work: Working, job: Job, key: str) -> None:
@@ -163,7 +162,7 @@ def wake(work: Working, job: Job, key: str) -> None:
     moved = move(work, job, State.AVAILABLE)
     units = units_of(moved, key)
     if units:
-        work.put_counter(_with(work.counter(key), awake=units))
+        work.shift(key, Shift(awake=units))
         work.jobs.put(moved.id, replace(moved, blocked_on=key))
 
 
@@ -319,14 +318,12 @@ def _ready(work: Working, job: Job, came_from: State | None = None, *, gave_back
 def _lease_ended(work: Working, job: Job, end: End | None, refund: bool) -> dict[str, Any]:
     """Give units back and make the old lease worthless."""
     for need in job.holds:
-        work.put_counter(admission.give_back(work.counter(need.key), need.units))
-        work.touched[need.key] = None
+        work.shift(need.key, Shift(used=-need.units))
     if refund:
         held = {need.key for need in job.holds}
         for need in job.needs:
             if need.key not in held:
-                work.put_counter(admission.refund(work.counter(need.key), need.units, work.now))
-                work.touched[need.key] = None
+                work.shift(need.key, Shift(refund=need.units))
     return {
         "holds": (),
         "holder": "",
@@ -342,13 +339,11 @@ def _lease_ended(work: Working, job: Job, end: End | None, refund: bool) -> dict
 def _give_up_permit(work: Working, job: Job) -> None:
     """A woken job that leaves ``available`` without its units hands the promise on."""
     if job.blocked_on:
-        work.put_counter(_with(work.counter(job.blocked_on), awake=-units_of(job, job.blocked_on)))
-        work.touched[job.blocked_on] = None
+        work.shift(job.blocked_on, Shift(awake=-units_of(job, job.blocked_on)))
 
 
 def _leave_the_line(work: Working, job: Job) -> None:
-    work.put_counter(_with(work.counter(job.blocked_on), blocked=-1))
-    work.touched[job.blocked_on] = None
+    work.shift(job.blocked_on, Shift(blocked=-1))
 
 
 def _retention(job: Job, state: State, now: int) -> dict[str, Any]:
@@ -422,9 +417,11 @@ def _take_promises_back(work: Working, counter: Counter) -> Counter:
     """Woken jobs that nobody claimed in a while: their queue is paused, or has no worker. They stay
     available, and the next in line may have the units meanwhile (INV-28).
     """
-    for job in work.woken(counter.key, SETTLED_AT_ONCE):
+    woken = work.woken(counter.key, SETTLED_AT_ONCE)
+    for job in woken:
         work.jobs.put(job.id, replace(job, blocked_on=""))
-        counter = _with(counter, awake=-units_of(job, counter.key))
+    promised = sum(units_of(job, counter.key) for job in woken)
+    counter = admission.shifted(counter, Shift(awake=-promised), work.now)
     work.put_counter(counter)
     return counter
 
@@ -447,10 +444,6 @@ def _plan_next_look(work: Working, key: str) -> None:
         wake_at = admission.full_at(counter, work.now)
     if wake_at != counter.wake_at:
         work.put_counter(replace(counter, wake_at=wake_at))
-
-
-def _with(counter: Counter, blocked: int = 0, awake: int = 0) -> Counter:
-    return replace(counter, blocked=max(0, counter.blocked + blocked), awake=max(0, counter.awake + awake))
 
 
 def taken(needs: tuple[Need, ...], work: Working) -> tuple[Need, ...]:

@@ -13,12 +13,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from tessera.model.changes import Counter, Edge, Record, Slot
+from tessera.model.changes import Counter, Edge, Record, Shift, Slot
 from tessera.model.ids import JobId
 from tessera.model.job import Job
 from tessera.model.queries import Event
 from tessera.model.states import State
-from tessera.rules import lifecycle
+from tessera.rules import admission, lifecycle
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -53,6 +53,8 @@ class Net(msgspec.Struct, gc=False):
     edges: list[Row[tuple[JobId, JobId], Edge]] = []
     counts: dict[tuple[str, State], int] = {}
     """Differences, zeros left out."""
+    shifts: dict[str, Shift] = {}
+    """Moves of counters that the next claim applies."""
     events: list[Event] = []
     """Positions are given by the store, in this order."""
     blobs: list[tuple[str, bytes, int]] = []
@@ -158,12 +160,18 @@ class _Table(Generic[K, V]):
 
 
 class Working:
-    """See the module. ``now`` is the transaction's one instant."""
+    """See the module. ``now`` is the transaction's one instant.
 
-    def __init__(self, source: Source, now: int) -> None:
+    ``counters_later``: no counter is read or written here; what happens to them is written down for the next
+    claim (stores whose finishes must not wait for one another).
+    """
+
+    def __init__(self, source: Source, now: int, *, counters_later: bool = False) -> None:
         self.now = now
         self.source = source
         self._journal: list[_Undo] = []
+        self._shifts: dict[str, Shift | None] | None = {} if counters_later else None
+        """What the moves do to counters, where these belong to claims; None = done at once."""
         journal = self._journal
         self.jobs: _Table[JobId, Job] = _Table(source.load_job, journal)
         self.archive: _Table[JobId, Job] = _Table(source.load_archived, journal)
@@ -239,6 +247,18 @@ class Working:
     def put_counter(self, counter: Counter) -> None:
         self.counters.put(counter.key, counter)
 
+    def shift(self, key: str, shift: Shift) -> None:
+        """Move a counter. Whoever has room then is looked for before the group ends; or, where counters
+        belong to claims, by the claim that applies it.
+        """
+        if self._shifts is None:
+            self.put_counter(admission.shifted(self.counter(key), shift, self.now))
+            self.touched[key] = None
+            return
+        old = self._shifts.get(key)
+        self._journal.append((self._shifts, None, key, old))
+        self._shifts[key] = shift if old is None else admission.both(old, shift)
+
     def count(self, queue: str, state: State, by: int) -> None:
         key = (queue, state)
         old = self.counts.get(key, 0)
@@ -294,6 +314,7 @@ class Working:
         net = self._net_rows() or Net()
         net.history, net.events, net.blobs = self.history, self.events, self.blobs
         net.counts = {key: by for key, by in self.counts.items() if by}
+        net.shifts = {key: shift for key, shift in (self._shifts or {}).items() if shift is not None}
         net.policy_bumps = int(self.policy_bumped)
         self.source.write(net)
 

@@ -13,7 +13,7 @@ from tessera.model.changes import Counter
 from tessera.model.ids import JobId
 from tessera.model.job import End, Job, Keep, Need
 from tessera.model.states import FINAL, LIVE, EventLevel, State
-from tessera.store.sqlite import rows
+from tessera.store.sql import rows
 from tests.store.sqlite.rig import job_of
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)

@@ -17,9 +17,9 @@ from tessera.model.job import Job
 from tessera.model.queries import EXAMINED_LIMIT, PAGE_LIMIT, Filter, JobPage, Page
 from tessera.model.states import FINAL, LIVE, State
 from tessera.store.filters import matches
-from tessera.store.sqlite import rows
+from tessera.store.sql import rows
+from tessera.store.sql.rows import CODES, Values, filled
 from tessera.store.sqlite.reads import Reads
-from tessera.store.sqlite.rows import CODES, Values, filled
 
 CHUNK: Final = 250
 """Rows fetched at a time."""

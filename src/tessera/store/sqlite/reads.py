@@ -14,8 +14,8 @@ from tessera.model.queries import Due, Event
 from tessera.model.states import State
 from tessera.rules import admission
 from tessera.store import audit
-from tessera.store.sqlite import rows
-from tessera.store.sqlite.rows import STATES, filled
+from tessera.store.sql import rows
+from tessera.store.sql.rows import STATES, filled
 from tessera.store.sqlite.source import LOAD_DONE, LOAD_JOB, META, Meta, SqlSource
 
 # Index tessera_job_scheduled, in its own order, one queue after the other: a queue has its own end of the

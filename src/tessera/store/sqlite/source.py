@@ -12,8 +12,9 @@ from tessera.model.changes import AddJob, Counter, Edge, Group, Held, InState, L
 from tessera.model.ids import JobId
 from tessera.model.job import Job
 from tessera.model.states import State
-from tessera.store.sqlite import rows, writes
-from tessera.store.sqlite.rows import filled
+from tessera.store.sql import rows
+from tessera.store.sql.rows import filled
+from tessera.store.sqlite import writes
 from tessera.store.working import FloorKey, Net, PassKey, Working, wakes_somebody
 
 KNOWN_LIMIT: Final = 20_000

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tessera.model.ids import JobId
 from tessera.model.job import Job
-from tessera.store.sqlite import rows
-from tessera.store.sqlite.rows import CODES, COUNTER_COLUMNS, DONE_COLUMNS, JOB_COLUMNS, Values
+from tessera.store.sql import rows
+from tessera.store.sql.rows import CODES, COUNTER_COLUMNS, DONE_COLUMNS, JOB_COLUMNS, Values
 from tessera.store.working import Net, Row
 
 if TYPE_CHECKING:
