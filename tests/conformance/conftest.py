@@ -11,29 +11,35 @@ from tessera.store.memory import MemoryStore, World
 from tessera.store.protocol import Store
 from tests.conformance.rig import ManualClock, Rig
 
-STORES = ("memory", "sqlite")
+STORES = ("memory", "sqlite", "postgresql")
 COLOURS = ("blocking", "async")
 INSTALLATION = bytes(range(16))
 
 
-def build(name: str, folder: Path, clock: ManualClock, *, blocking: bool) -> tuple[Store, Path | None]:
-    """A store of that name, not yet opened."""
+def build(name: str, folder: Path, *, blocking: bool) -> tuple[Store, Path | None, ManualClock]:
+    """A store of that name, not yet opened, and the clock it goes by."""
+    if name == "postgresql":
+        from tessera.store.postgres.store import PostgresStore
+        from tests.conformance import postgres
+
+        server, clock = postgres.fresh(INSTALLATION)
+        return PostgresStore(server, blocking=blocking), None, clock
+    clock = ManualClock()
     if name == "memory":
-        return MemoryStore(World(INSTALLATION, clock), blocking=blocking), None
+        return MemoryStore(World(INSTALLATION, clock), blocking=blocking), None, clock
     from tessera.store.sqlite import SqliteFile, SqliteStore
 
     path = folder / "work.db"
     # What survives a power cut is tested elsewhere; here a sync a commit would be most of the time.
     file = SqliteFile(str(path), clock=clock, synchronous="normal", ballast_bytes=0)
-    return SqliteStore(file, blocking=blocking), path
+    return SqliteStore(file, blocking=blocking), path, clock
 
 
 @pytest.fixture(params=[f"{store}-{colour}" for store in STORES for colour in COLOURS])
 def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
     name, colour = request.param.split("-")
-    clock = ManualClock()
     blocking = colour == "blocking"
-    store, path = build(name, tmp_path, clock, blocking=blocking)
+    store, path, clock = build(name, tmp_path, blocking=blocking)
     rig = Rig(store, blocking=blocking, clock=clock, path=path)
     rig.run(store.open())
     try:
@@ -41,6 +47,8 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
         rig.check()
     finally:
         rig.end()
+        if name == "postgresql":
+            store._server.close()  # type: ignore[attr-defined]
 
 
 @pytest.fixture
@@ -49,6 +57,11 @@ def neighbour(rig: Rig, request: pytest.FixtureRequest) -> Iterator[Rig]:
     store: Store
     if isinstance(rig.store, MemoryStore):
         store = MemoryStore(rig.store._world, blocking=True)
+    elif rig.store.name == "postgresql":
+        from tessera.store.postgres.store import PostgresStore
+
+        assert isinstance(rig.store, PostgresStore)
+        store = PostgresStore(rig.store._server, blocking=True)
     else:
         from tessera.store.sqlite import SqliteStore
 

@@ -70,6 +70,9 @@ class Job(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     tenants.
     """
 
+    placed: bool = False
+    """A claim has set ``pass_`` right. On stores with many writers a producer can only guess it."""
+
     fence: int = 0
     """Grows with every change of ownership; the one thing a holder's write is checked against."""
     attempt: int = 0

@@ -35,6 +35,15 @@ def differences(
     ]
 
 
+def tag_differences(jobs: Iterable[Job], found: Iterable[tuple[str, JobId]]) -> Iterable[str]:
+    """The same for the rows by which tagged jobs are found."""
+    expected = {(tag, job.id) for job in jobs for tag in job.tags}
+    there = set(found)
+    for tag, job in sorted(expected ^ there):
+        problem = "not indexed" if (tag, job) in expected else "indexed and not in its row"
+        yield f"the tag {tag!r} of job {show_id(job)} is {problem}"
+
+
 def _counts(jobs: Iterable[Job], counts: Mapping[tuple[str, State], int]) -> Iterable[str]:
     found = Tally((job.queue, job.state) for job in jobs)
     for queue, state in sorted({*found, *counts}):

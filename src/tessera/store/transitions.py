@@ -300,6 +300,9 @@ def _ready(work: Working, job: Job, came_from: State | None = None, *, gave_back
     kept = gave_back or came_from is State.BLOCKED
     # A job that is promoted before its time is due now: else it would stand behind all that became due since.
     due = min(job.due, work.now) if kept or came_from is State.SCHEDULED else work.now
+    if work.tags is not None:
+        pass_ = work.tags.at_least(job) if kept else work.tags.guess(job)
+        return replace(job, pass_=pass_, due=due, placed=kept and job.placed)
     lane = (job.queue, job.priority)
     floor = work.floors.get(lane)
     if floor is None and not job.stride:

@@ -62,6 +62,18 @@ class Net(msgspec.Struct, gc=False):
     policy_bumps: int = 0
 
 
+class Tags(Protocol):
+    """What a process remembers of the passes it gave."""
+
+    def guess(self, job: Job) -> int:
+        """The pass of a job that becomes ready and queues up behind."""
+        ...
+
+    def at_least(self, job: Job) -> int:
+        """The pass of a job that keeps its place: no less than what was claimed already."""
+        ...
+
+
 class Source(Protocol):
     """Rows as they stand in the open transaction of a one-writer store. Plain calls: they never suspend."""
 
@@ -162,15 +174,16 @@ class _Table(Generic[K, V]):
 class Working:
     """See the module. ``now`` is the transaction's one instant.
 
-    ``counters_later``: no counter is read or written here; what happens to them is written down for the next
-    claim (stores whose finishes must not wait for one another).
+    ``tags``: many write at once, and must not wait for one another. Then no counter and no pass is read or
+    written here: what happens to counters is written down for the next claim, and passes are guesses.
     """
 
-    def __init__(self, source: Source, now: int, *, counters_later: bool = False) -> None:
+    def __init__(self, source: Source, now: int, tags: Tags | None = None) -> None:
         self.now = now
         self.source = source
         self._journal: list[_Undo] = []
-        self._shifts: dict[str, Shift | None] | None = {} if counters_later else None
+        self.tags = tags
+        self._shifts: dict[str, Shift | None] | None = None if tags is None else {}
         """What the moves do to counters, where these belong to claims; None = done at once."""
         journal = self._journal
         self.jobs: _Table[JobId, Job] = _Table(source.load_job, journal)

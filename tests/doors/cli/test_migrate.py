@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tessera import Tessera
+from tessera.store.sql import schemafiles
 from tessera.store.sqlite import file, migrations
 
 pytestmark = pytest.mark.capability("F22")
@@ -81,7 +82,7 @@ def test_a_schema_that_is_too_old_to_be_opened_is_brought_forward(
         "-- pre\nALTER TABLE tessera_slot ADD COLUMN note TEXT;\n-- post\n-- down\n"
         "ALTER TABLE tessera_slot DROP COLUMN note;\n"
     )
-    monkeypatch.setattr(file, "our_steps", lambda: migrations.steps_of(newer))
+    monkeypatch.setattr(file, "our_steps", lambda: schemafiles.steps_of(newer))
     assert run("jobs", "show", "x", "--json").error["code"] == "schema_too_old"
     assert run("migrate", "--dry-run", "--json").json["steps"] == [f"{number:04}_note"]
     assert run("migrate", "--json").json["steps"] == [f"{number:04}_note"]

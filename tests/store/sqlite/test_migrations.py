@@ -9,6 +9,7 @@ import pytest
 
 from tessera.model.errors import InvalidArgument, SchemaTooNew, SchemaTooOld, StoreError
 from tessera.store.protocol import run_blocking
+from tessera.store.sql import schemafiles
 from tessera.store.sqlite import SqliteFile, migrations
 from tests.store.sqlite.rig import Handle, child, output_of, tell
 
@@ -27,7 +28,7 @@ ALTER TABLE tessera_slot DROP COLUMN note;
 
 
 @pytest.fixture
-def steps(tmp_path) -> tuple[migrations.Step, ...]:
+def steps(tmp_path) -> tuple[schemafiles.Step, ...]:
     """The released schema and one step more."""
     folder = tmp_path / "schema"
     folder.mkdir()
@@ -35,7 +36,7 @@ def steps(tmp_path) -> tuple[migrations.Step, ...]:
     (folder / released.name).write_text(released.read_text())
     (folder / "0002_note.sql").write_text(TWO_SQL)
     (folder / "README").write_text("no step")
-    return migrations.steps_of(folder)
+    return schemafiles.steps_of(folder)
 
 
 def schema_of(path: str) -> list[tuple]:
@@ -158,13 +159,13 @@ def test_a_version_that_does_not_exist_is_refused(handle):
 def test_a_gap_in_the_numbers_is_refused(tmp_path):
     (tmp_path / "0002_late.sql").write_text("-- pre\n")
     with pytest.raises(InvalidArgument, match="not 1 to 1"):
-        migrations.steps_of(tmp_path)
+        schemafiles.steps_of(tmp_path)
 
 
 def test_a_statement_without_an_end_is_refused(tmp_path):
     (tmp_path / "0001_open.sql").write_text("-- pre\nCREATE TABLE a (b)\n")
     with pytest.raises(InvalidArgument, match="does not end"):
-        migrations.steps_of(tmp_path)
+        schemafiles.steps_of(tmp_path)
 
 
 def test_processes_that_create_one_file_at_once_agree_on_one_installation(path):

@@ -69,6 +69,7 @@ class _Rest(TypedDict, total=False):
     pass_: int
     tenant: str
     stride: int
+    placed: bool
     failures: int
     crashes: int
     snoozes: int

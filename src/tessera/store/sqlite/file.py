@@ -19,11 +19,12 @@ from typing import Final
 from tessera import seam
 from tessera.model.errors import InvalidArgument, StoreClosed, TesseraError
 from tessera.store.driver import Doorbell
+from tessera.store.sql.schemafiles import Step
 from tessera.store.sqlite.ballast import Ballast
 from tessera.store.sqlite.connection import translated
 from tessera.store.sqlite.driver import Crew, Line, Ticket, Watch
 from tessera.store.sqlite.filesystem import refuse_unsafe
-from tessera.store.sqlite.migrations import Step, our_steps
+from tessera.store.sqlite.migrations import our_steps
 from tessera.store.sqlite.readers import Readers
 from tessera.store.sqlite.writer import Clock, Writer
 

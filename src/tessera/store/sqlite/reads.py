@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Final
 
 from tessera.model.changes import Record, Slot
-from tessera.model.ids import JobId, show_id
+from tessera.model.ids import JobId
 from tessera.model.job import Job
 from tessera.model.queries import Due, Event
 from tessera.model.states import State
@@ -243,7 +243,7 @@ class Reads:
                 slots=[Slot(*row) for row in self._all(ALL_SLOTS)],
                 edges=[rows.edge_of(row) for row in self._all(ALL_EDGES)],
             ),
-            *_tags({(tag, job.id) for job in (*live, *ended) for tag in job.tags}, set(self._all(ALL_TAGS))),
+            *audit.tag_differences([*live, *ended], self._all(ALL_TAGS)),
         ]
 
     def _all(self, query: str) -> list[Any]:
@@ -257,9 +257,3 @@ class Reads:
         found = self.cursor.execute(query, {"now": self.now})
         chosen = (row for row in found if queues is None or row[queue_at] in queues)
         return tuple(rows.job_of(row) for row in islice(chosen, limit))
-
-
-def _tags(expected: set[tuple[str, JobId]], found: set[tuple[str, JobId]]) -> Iterable[str]:
-    for tag, job in sorted(expected ^ found):
-        problem = "not indexed" if (tag, job) in expected else "indexed and not in its row"
-        yield f"the tag {tag!r} of job {show_id(job)} is {problem}"

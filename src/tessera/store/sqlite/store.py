@@ -14,6 +14,7 @@ from tessera.model.ids import JobId
 from tessera.model.job import Job
 from tessera.model.queries import Claimed, ClaimRequest, Due, Event, Filter, JobPage, Page
 from tessera.model.states import State
+from tessera.store.sql.schemafiles import edited_steps
 from tessera.store.sqlite import describing, finding, migrations
 from tessera.store.sqlite.driver import Crew, Ticket, hop
 from tessera.store.sqlite.file import Life, SqliteFile
@@ -123,7 +124,7 @@ class SqliteStore:
 
     def _differences(self, reads: Reads) -> list[str]:
         books = migrations.applied(reads.cursor.connection)
-        return [*migrations.edited_steps(self._file.steps, books), *reads.differences()]
+        return [*edited_steps(self._file.steps, books), *reads.differences()]
 
     # Optional protocols -------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from tessera.model.job import Job
 from tessera.model.queries import Claimed, ClaimRequest
 from tessera.store import claims, evaluator
 from tessera.store.driver import Doorbell
+from tessera.store.sql.schemafiles import Step
 from tessera.store.sqlite import connection as connections
 from tessera.store.sqlite import migrations, writes
 from tessera.store.sqlite.ballast import Ballast
@@ -33,7 +34,6 @@ from tessera.store.sqlite.connection import (
     translated_at_commit,
 )
 from tessera.store.sqlite.driver import Batch, Ticket
-from tessera.store.sqlite.migrations import Step
 from tessera.store.sqlite.source import META, Meta, SqlSource
 from tessera.store.working import Working
 

@@ -1,0 +1,1 @@
+"""The PostgreSQL store, on psycopg 3 in both colours."""

@@ -1,0 +1,81 @@
+"""Psycopg's errors as ours: what failed, whether anything can have been written, and what to do."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import psycopg
+from psycopg import errors
+
+from tessera.model.errors import (
+    InvalidArgument,
+    OutcomeUnknown,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+    TesseraError,
+)
+
+
+class Retry(Exception):
+    """The transaction lost against another; nothing was written. Begin it again."""
+
+
+class Unasserted(Exception):
+    """Something was not as a statement asserted; nothing was written. Look, and begin again."""
+
+
+NOT_PREPARED: Final = ("26000", "42P05")
+"""The statement is not there, or is there already: another server connection has prepared it."""
+_LOST: Final = ("08", "57P")
+_MISSING: Final = ("3F000", "42P01", "42883")
+_BUSY: Final = ("55P03", "57014", "53300")
+_FULL: Final = ("53100",)
+_LOST_RACE: Final = ("40001", "40P01")
+_DIVISION_BY_ZERO: Final = "22012"
+_READ_ONLY: Final = "25006"
+_FORBIDDEN: Final = "42501"
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the connection is gone, or the server is about to be."""
+    state = getattr(error, "sqlstate", None)
+    if state:
+        return str(state).startswith(_LOST)
+    return isinstance(error, psycopg.OperationalError | OSError | psycopg.InterfaceError)
+
+
+def translated(error: BaseException, *, may_be_written: bool) -> BaseException:
+    """Our error for one of the driver's; any other is handed back. ``may_be_written``: the flight that
+    failed would have committed.
+    """
+    if not isinstance(error, psycopg.Error | OSError):
+        return error
+    state = getattr(error, "sqlstate", None) or ""
+    said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if state in _LOST_RACE:
+        return Retry(said)
+    if state == _DIVISION_BY_ZERO:
+        return Unasserted(said)
+    return _typed(error, state, said, may_be_written=may_be_written)
+
+
+def _typed(error: BaseException, state: str, said: str, *, may_be_written: bool) -> TesseraError:
+    if is_lost(error):
+        if may_be_written:
+            return OutcomeUnknown(f"the connection to PostgreSQL was lost before the reply came: {said}")
+        return StoreUnavailable(f"PostgreSQL does not answer: {said}")
+    if state in _BUSY:
+        return StoreBusy(f"PostgreSQL was held up for too long: {said}; nothing was written")
+    if state in _FULL:
+        return StoreFull(f"PostgreSQL has no room left: {said}; nothing was written")
+    if state == _READ_ONLY:
+        return StoreUnavailable(f"this PostgreSQL server only reads (a standby?): {said}")
+    if state in _MISSING:
+        return StoreError(f"Tessera's tables are not as they should be: {said}; run: tessera migrate")
+    if state == _FORBIDDEN:
+        return StoreError(f"the database user may not do this: {said}")
+    if isinstance(error, errors.DataError):
+        return InvalidArgument("value", f"PostgreSQL cannot store it: {said}")
+    return StoreError(f"PostgreSQL refused: {said}")

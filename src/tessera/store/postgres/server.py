@@ -1,0 +1,67 @@
+"""One installation on one PostgreSQL server, and what all handles on it in this process share."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Final
+
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tessera.store.postgres.driver import Async, Blocking, PooledDriver
+from tessera.store.postgres.memory import Memory
+from tessera.store.postgres.signals import Signals
+from tessera.store.protocol import run_blocking
+
+CONNECTIONS: Final = 4
+_DEFAULTS: Final = {
+    "application_name": "tessera",
+    "connect_timeout": "5",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+}
+"""A peer that is gone without a word is noticed within some ten seconds. What the URL says comes first."""
+
+
+class Server:
+    """See the module. Made without connecting; ``clock`` stands for the server's, in tests."""
+
+    def __init__(
+        self,
+        conninfo: str,
+        *,
+        schema: str = "tessera",
+        connections: int = CONNECTIONS,
+        prepare: bool = True,
+        listen: bool = True,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        named = conninfo_to_dict(conninfo)
+        self.conninfo = make_conninfo("", **{**_DEFAULTS, **named})
+        self.schema = schema
+        self.connections = connections
+        self.prepare = prepare
+        """Whether statements are prepared; switched off when a pooler turns out to keep none."""
+        self.memory = Memory(clock)
+        self.installation = b""
+        place = f"{named.get('dbname', '')}/{schema}"
+        channel = "tessera_" + hashlib.sha256(place.encode()).hexdigest()[:16]
+        self.signals = Signals(self.conninfo, channel, listen=listen)
+        self._blocking: PooledDriver | None = None
+
+    def driver(self, *, blocking: bool) -> PooledDriver:
+        """Flights of one colour: one pool for all threads, and one for each event loop's handle."""
+        if not blocking:
+            return PooledDriver(self, Async)
+        if self._blocking is None:
+            self._blocking = PooledDriver(self, Blocking)
+        return self._blocking
+
+    def close(self) -> None:
+        """End the thread and the blocking connections. Those of event loops are closed by their handles."""
+        self.signals.close()
+        blocking, self._blocking = self._blocking, None
+        if blocking is not None:
+            run_blocking(blocking.close())

@@ -1,0 +1,47 @@
+"""What the parts of one handle work with: the driver of its colour, where the tables lie, what the process
+remembers, and who is to be woken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from tessera.model.ids import JobId
+from tessera.store.postgres.driver import Driver, Query
+from tessera.store.postgres.memory import Memory
+from tessera.store.postgres.signals import Signals
+from tessera.store.working import Net, wakes_somebody
+
+NOTIFY: Final = "SELECT pg_notify($1, '')"
+
+
+class Site:
+    """See the module. ``schema`` is the quoted name."""
+
+    def __init__(self, driver: Driver, schema: str, memory: Memory, signals: Signals) -> None:
+        self.driver = driver
+        self.schema = schema
+        self.memory = memory
+        self.signals = signals
+
+    def query(self, text: str, *parameters: Any) -> Query:
+        """A statement over the tables of this schema."""
+        return text.replace("{s}", self.schema), parameters
+
+    def ringing(self, net: Net) -> list[Query]:
+        """The notification that a write brings with it. Of many within a moment only the first does: the
+        thread of the signals sends the last.
+        """
+        if not wakes_somebody(net) and not net.shifts:
+            return []
+        return [(NOTIFY, [self.signals.channel])] if self.signals.may_notify() else []
+
+    def wrote(self, net: Net, revs: dict[JobId, int]) -> None:
+        """A net state was committed."""
+        self.memory.wrote(net, revs)
+
+    async def ask(self, text: str, *parameters: Any) -> Sequence[tuple[Any, ...]]:
+        """The rows of one question."""
+        [found] = await self.driver.flight([self.query(text, *parameters)])
+        return found

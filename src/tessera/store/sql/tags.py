@@ -1,0 +1,43 @@
+"""What a process remembers of passes: the guesses of a producer that asks nobody.
+
+A guess that is too low costs nothing but the move that sets it right (``placing``); one that is too high
+would cost a tenant its turn, so that no process guesses above what it gave or saw claimed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tessera.model.job import Job
+from tessera.rules import ordering
+from tessera.store.working import FloorKey, PassKey
+
+REMEMBERED: Final = 50_000
+"""Tenants remembered; then all are forgotten, which is a guess that is too low."""
+
+
+class GuessedTags:
+    """Implements ``store/working.Tags``."""
+
+    def __init__(self) -> None:
+        self._floors: dict[FloorKey, int] = {}
+        self._last: dict[PassKey, int] = {}
+
+    def guess(self, job: Job) -> int:
+        lane = (job.queue, job.priority)
+        floor = self._floors.get(lane)
+        if floor is None and not job.stride:
+            return 0
+        key = (job.queue, job.priority, job.tenant)
+        tag = ordering.next_pass(self._last.get(key, 0), floor or 0, job.stride or ordering.PASS_SCALE)
+        if len(self._last) >= REMEMBERED:
+            self._last.clear()
+        self._last[key] = tag
+        return tag
+
+    def at_least(self, job: Job) -> int:
+        return max(job.pass_, self._floors.get((job.queue, job.priority), 0))
+
+    def saw(self, lane: FloorKey, floor: int) -> None:
+        """A claim reached this pass."""
+        self._floors[lane] = max(floor, self._floors.get(lane, 0))
