@@ -16,15 +16,17 @@ COLOURS = ("blocking", "async")
 INSTALLATION = bytes(range(16))
 
 
-def build(name: str, folder: Path, *, blocking: bool) -> tuple[Store, Path | None, ManualClock]:
+def build(
+    name: str, folder: Path, *, blocking: bool, clock: ManualClock | None = None
+) -> tuple[Store, Path | None, ManualClock]:
     """A store of that name, not yet opened, and the clock it goes by."""
     if name == "postgresql":
         from tessera.store.postgres.store import PostgresStore
         from tests.conformance import postgres
 
-        server, clock = postgres.fresh(INSTALLATION)
-        return PostgresStore(server, blocking=blocking), None, clock
-    clock = ManualClock()
+        server, servers_clock = postgres.fresh(INSTALLATION)
+        return PostgresStore(server, blocking=blocking), None, servers_clock
+    clock = clock or ManualClock()
     if name == "memory":
         return MemoryStore(World(INSTALLATION, clock), blocking=blocking), None, clock
     from tessera.store.sqlite import SqliteFile, SqliteStore

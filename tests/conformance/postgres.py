@@ -51,7 +51,10 @@ def schema_of_this_process() -> tuple[psycopg.Connection, str]:
     server.close()
     connection.execute(f"CREATE TABLE {schema}.test_clock (now bigint NOT NULL)")
     connection.execute(f"INSERT INTO {schema}.test_clock VALUES ({START})")
-    for function in ("now_ms() RETURNS bigint LANGUAGE sql STABLE", "clock_ms() RETURNS bigint LANGUAGE sql VOLATILE"):
+    for function in (
+        "now_ms() RETURNS bigint LANGUAGE sql STABLE",
+        "clock_ms() RETURNS bigint LANGUAGE sql VOLATILE",
+    ):
         connection.execute(
             f"CREATE OR REPLACE FUNCTION {schema}.{function} AS $$ SELECT now FROM {schema}.test_clock $$"
         )

@@ -189,6 +189,13 @@ class Rig:
         [job] = self.claim(*queues, **more)
         return job
 
+    def wake(self) -> None:
+        """Where counters belong to claims, a claim of whatever queue wakes who has room; elsewhere they are
+        awake.
+        """
+        if self.store.name == "postgresql":
+            assert self.claim("nobody's") == []
+
     def finish(self, job: Job, to: State = State.COMPLETED, end: str = "completed", **more: Any) -> Answer:
         """End a held job as a worker does: guarded by its fence."""
         move = MoveJob(job.id, to, end=end_of(job, end), **more)

@@ -93,6 +93,7 @@ def test_no_more_are_woken_than_units_are_free(rig: Rig):
     rig.do(*jobs("a", 6))
     first, _ = rig.claim(n=6)
     rig.complete(first)
+    rig.wake()
     woken = [name for name in ("a2", "a3", "a4", "a5") if rig.state(name) is State.AVAILABLE]
     assert woken == ["a2"]
 
@@ -103,6 +104,7 @@ def test_a_woken_job_that_leaves_without_its_units_hands_the_wake_on(rig: Rig, l
     rig.declare({"c": Ceiling(1)})
     rig.do(*jobs("a", 3))
     rig.complete(rig.take(n=3))
+    rig.wake()
     assert rig.states("a1", "a2") == [State.AVAILABLE, State.BLOCKED]
     changes: dict[str, Change] = {
         "cancel": MoveJob(key_of("a1"), State.CANCELLED),
@@ -213,6 +215,7 @@ def test_a_lowered_ceiling_is_kept_by_those_already_woken(rig: Rig):
     rig.do(*jobs("a", 4))
     for job in rig.claim(n=4):
         rig.complete(job)
+    rig.wake()
     assert rig.states("a2", "a3") == [State.AVAILABLE] * 2
     rig.declare({"c": Ceiling(1)})
     assert rig.claim_names(n=4) == ["a2"]
@@ -270,6 +273,7 @@ def test_a_counter_that_nobody_needs_is_forgotten(rig: Rig):
     assert [key for key, *_ in rig.run(rig.store.counters(["c", "r", "closed"]))] == ["r", "closed"]
     rig.advance(1_000)
     sweep(rig)
+    rig.wake()
     assert rig.run(rig.store.counters(["c", "r", "closed"])) == []
     assert rig.due().next_due == 0
 

@@ -115,6 +115,7 @@ def test_what_was_given_back_or_set_aside_keeps_its_pass(rig: Rig):
     waiting = rig.job("a0001")
     assert waiting.state is State.BLOCKED
     rig.complete(again)
+    rig.wake()
     assert rig.job("a0001").state is State.AVAILABLE
     assert rig.job("a0001").pass_ == waiting.pass_
     rig.do(*brought("d", 1))

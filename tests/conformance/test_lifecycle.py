@@ -1,6 +1,5 @@
 """Opening, closing, waiting for something to happen, and working inside the caller's own transaction."""
 
-import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -8,12 +7,13 @@ from contextlib import closing
 
 import pytest
 
-from tessera.model.changes import AtVersion, Edits, Group, MoveJob, PutRecord, Refused
+from tessera.model.changes import AtVersion, Done, Edge, Edits, Group, Held, MoveJob, PutRecord, Refused
 from tessera.model.errors import ForeignStore, NotInTransaction, StoreClosed, Unsupported
 from tessera.model.job import Keep
 from tessera.model.policy import POLICY_SPACE, Ceiling
 from tessera.model.states import State
-from tessera.store.protocol import JoinsTransaction, Notifies, run_blocking
+from tessera.store.protocol import Notifies
+from tests.conformance.callers import caller_of
 from tests.conformance.rig import Rig, add, key_of, name_of
 from tests.offered import skip_unless_offered
 
@@ -115,70 +115,85 @@ def test_threads_that_share_a_handle_are_never_handed_the_same_job(rig: Rig, nei
 
 
 @pytest.fixture
-def connection(rig: Rig):
+def caller(rig: Rig):
     """A connection of the application to the database that the store lies in."""
     skip_unless_offered(rig.store.name, "P3")
-    assert isinstance(rig.store, JoinsTransaction)
-    with closing(sqlite3.connect(str(rig.path), isolation_level=None)) as connection:
-        connection.execute("CREATE TABLE orders (n)")
-        yield connection
-
-
-def joined(rig: Rig, connection):
-    assert isinstance(rig.store, JoinsTransaction)
-    return rig.store.joined(connection)
+    caller = caller_of(rig)
+    yield caller
+    caller.close()
 
 
 @pytest.mark.capability("P3")
-def test_a_job_of_the_callers_transaction_is_there_iff_it_was_committed(rig: Rig, connection):
+def test_a_job_of_the_callers_transaction_is_there_iff_it_was_committed(rig: Rig, caller):
     """INV-4: with a committed control, since rolled back and never stored look alike."""
-    connection.execute("BEGIN")
-    connection.execute("INSERT INTO orders VALUES (1)")
-    run_blocking(joined(rig, connection).commit([Group((), (add("control"),))]))
+    caller.execute("BEGIN")
+    caller.execute("INSERT INTO orders VALUES (1)")
+    caller.run(caller.joined().commit([Group((), (add("control"),))]))
     assert rig.find("control") is None, "nobody sees it before the commit"
-    connection.execute("COMMIT")
+    caller.execute("COMMIT")
     assert rig.state("control") is State.AVAILABLE
 
-    connection.execute("BEGIN")
-    connection.execute("INSERT INTO orders VALUES (2)")
-    store = joined(rig, connection)
-    run_blocking(store.commit([Group((), (add("lost"), PutRecord("notes", "n", b"1")))]))
-    [seen] = run_blocking(store.get_jobs([key_of("lost")]))
+    caller.execute("BEGIN")
+    caller.execute("INSERT INTO orders VALUES (2)")
+    store = caller.joined()
+    caller.run(store.commit([Group((), (add("lost"), PutRecord("notes", "n", b"1")))]))
+    [seen] = caller.run(store.get_jobs([key_of("lost")]))
     assert seen is not None
-    connection.execute("ROLLBACK")
+    caller.execute("ROLLBACK")
     assert rig.find("lost") is None
     assert rig.record("notes", "n") is None
-    assert connection.execute("SELECT n FROM orders").fetchall() == [(1,)]
+    assert caller.execute("SELECT n FROM orders") == [(1,)]
     assert rig.claim_names(n=9) == ["control"]
 
 
 @pytest.mark.capability("P3")
-def test_a_refused_group_leaves_the_callers_transaction_as_it_was(rig: Rig, connection):
+def test_a_refused_group_leaves_the_callers_transaction_as_it_was(rig: Rig, caller):
     """INV-4, INV-33."""
-    connection.execute("BEGIN")
-    connection.execute("INSERT INTO orders VALUES (1)")
-    [answer] = run_blocking(
-        joined(rig, connection).commit([Group((AtVersion("notes", "n", 7),), (add("a"),))])
-    )
-    assert isinstance(answer, Refused)
-    assert connection.in_transaction
-    connection.execute("COMMIT")
-    assert rig.find("a") is None
-    assert connection.execute("SELECT n FROM orders").fetchall() == [(1,)]
+    rig.do(add("taken", slots=("u:x",)))
+    caller.execute("BEGIN")
+    caller.execute("INSERT INTO orders VALUES (1)")
+    stale = Group((AtVersion("notes", "n", 7),), (add("a"),))
+    unique = Group((), (add("b", slots=("u:x",)),))
+    answers = caller.run(caller.joined().commit([stale, unique]))
+    assert [type(answer) for answer in answers] == [Refused, Refused]
+    assert caller.in_transaction
+    caller.execute("COMMIT")
+    assert (rig.find("a"), rig.find("b")) == (None, None)
+    assert caller.execute("SELECT n FROM orders") == [(1,)]
 
 
-def test_a_connection_without_an_open_transaction_cannot_be_joined(rig: Rig, connection):
+@pytest.mark.capability("P3")
+def test_what_a_worker_finishes_in_the_callers_transaction_is_finished_iff_it_was_committed(rig: Rig, caller):
+    """INV-4, INV-6: with counters, keys and a dependant."""
+    rig.declare({"c": Ceiling(1)})
+    rig.do(add("a", needs="c", slots=("u:x",)), add("child", after=[Edge(key_of("a"), key_of("child"))]))
+    job = rig.take()
+    group = Group((Held(job.id, job.fence, "completed"),), (MoveJob(job.id, State.COMPLETED),))
+    for end in ("ROLLBACK", "COMMIT"):
+        caller.execute("BEGIN")
+        assert caller.run(caller.joined().commit([group])) == [Done()]
+        assert rig.state("child") is State.PENDING
+        caller.execute(end)
+    assert rig.states("a", "child") == [State.COMPLETED, State.AVAILABLE]
+    assert rig.counter("c") == (0, 0)
+    rig.do(add("b", slots=("u:x",)))
+
+
+def test_a_connection_without_an_open_transaction_cannot_be_joined(rig: Rig, caller):
     with pytest.raises(NotInTransaction):
-        joined(rig, connection)
+        caller.run(caller.joined().commit([Group((), (add("a"),))]))
+    assert rig.find("a") is None
 
 
-def test_a_connection_to_another_database_cannot_be_joined(rig: Rig, connection, tmp_path):
-    with closing(sqlite3.connect(tmp_path / "other.db", isolation_level=None)) as other:
+def test_a_connection_to_another_database_cannot_be_joined(rig: Rig, caller, tmp_path):
+    with closing(caller.to_another_database(tmp_path)) as other:
         other.execute("BEGIN")
         with pytest.raises(ForeignStore):
-            joined(rig, other)
+            other.run(other.joined().commit([Group((), (add("a"),))]))
 
 
-def test_what_is_no_connection_cannot_be_joined(rig: Rig, connection):
+def test_what_is_no_connection_cannot_be_joined(rig: Rig, caller):
+    caller.connection, connection = object(), caller.connection
     with pytest.raises(Unsupported):
-        joined(rig, object())
+        caller.joined()
+    caller.connection = connection

@@ -46,7 +46,7 @@ class Pair(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.rigs = []
         for name in ("memory", "sqlite"):
-            store, path = build(name, Path(self.folder.name), self.clock, blocking=True)
+            store, path, _ = build(name, Path(self.folder.name), blocking=True, clock=self.clock)
             self.rigs.append(Rig(store, blocking=True, clock=self.clock, path=path))
             self.rigs[-1].run(store.open())
         self.plain = Plain()

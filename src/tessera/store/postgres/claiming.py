@@ -80,7 +80,7 @@ fact AS MATERIALIZED (
         ) AS gated
     FROM {s}.meta m
 ),
-leading AS (
+start AS (
     SELECT id, bool_and(plain) OVER (ORDER BY np, pass, due, id) AS ok
     FROM candidate
 ),
@@ -89,7 +89,7 @@ claimed AS (
     SET state = 4, attempt = j.attempt + 1, fence = greatest(j.fence + 1, f.now * 1000), holder = $8,
         blocked_on = '', claimed_at = f.now, lease_until = f.now + $9, rev = j.rev + 1
     FROM fact f
-    WHERE j.id = ANY(ARRAY(SELECT id FROM leading WHERE ok)) AND f.policy = $10 AND NOT f.gated
+    WHERE j.id = ANY(ARRAY(SELECT id FROM start WHERE ok)) AND f.policy = $10 AND NOT f.gated
     RETURNING """
     + JOBS
     + """
@@ -101,7 +101,7 @@ counted AS (
     CROSS JOIN (VALUES (2, -1), (4, 1)) AS m (state, sign)
     GROUP BY c.queue, m.state, m.sign
 )
-SELECT f.now, f.policy, f.gated OR (SELECT count(*) FROM leading WHERE NOT ok) > 0, c.*
+SELECT f.now, f.policy, f.gated OR (SELECT count(*) FROM start WHERE NOT ok) > 0, c.*
 FROM fact f
 LEFT JOIN claimed c ON true
 """

@@ -13,6 +13,7 @@ from typing import Final
 from msgspec import UnsetType
 
 from tessera.model.changes import (
+    AddJob,
     Answer,
     Below,
     Done,
@@ -22,6 +23,7 @@ from tessera.model.changes import (
     Held,
     InState,
     Lapsed,
+    MoveJob,
     Refused,
 )
 from tessera.model.errors import StoreBusy
@@ -65,6 +67,9 @@ WHERE j.state = 4 AND j.lease_until > {s}.clock_ms()
 """
 
 
+FLOORS: Final = "SELECT queue, priority, pass FROM {s}.floor"
+
+
 class Committer:
     """Commits of all handles of one colour."""
 
@@ -77,6 +82,9 @@ class Committer:
         if not groups:
             await self._site.driver.flight([self._site.query(PROBE)])
             return []
+        if self._memory.tags.are_stale() and _places_jobs(groups):
+            floors = await self._site.ask(FLOORS)
+            self._memory.tags.read(((queue, priority), floor) for queue, priority, floor in floors)
         if not request_id:
             if (renewals := _renewals(groups, self._memory)) is not None:
                 return await self._renew(groups, renewals)
@@ -227,6 +235,11 @@ class Attempt:
         await self._loader.load(wanted, wait=not self._ours)
         if self._ours and not self._loader.busy.isdisjoint(wanted.jobs):
             raise LockedElsewhere
+
+
+def _places_jobs(groups: Sequence[Group]) -> bool:
+    """Whether a job may become ready, so that it takes a pass."""
+    return any(isinstance(change, AddJob | MoveJob) for group in groups for change in group.changes)
 
 
 def _impatient(groups: Sequence[Group]) -> dict[int, JobId]:

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 import psycopg
 from psycopg import pq
 
-from tessera.model.errors import StoreBusy, StoreClosed
+from tessera.model.errors import StoreBusy
 from tessera.store.postgres.errors import NOT_PREPARED, Retry, translated
 from tessera.store.postgres.params import ADAPTERS
 
@@ -95,7 +95,7 @@ class PooledDriver:
         self._colour = colour(settings.connections)
         self._free: list[Any] = []
         self._pid = os.getpid()
-        self._closed = False
+        self._closed = True
 
     async def flight(self, queries: Sequence[Query]) -> list[Rows]:
         connection = await self._take()
@@ -119,6 +119,10 @@ class PooledDriver:
             await self._give_back_after(error, connection)
             raise
         await self._give_back(connection)
+
+    def open(self) -> None:
+        """Keep connections for the next flight, also after a close."""
+        self._closed = False
 
     async def close(self) -> None:
         self._closed = True
@@ -151,8 +155,6 @@ class PooledDriver:
     # The pool -----------------------------------------------------------------------------------------------
 
     async def _take(self) -> Any:
-        if self._closed:
-            raise StoreClosed
         if self._pid != os.getpid():
             # The parent's connections are not ours: forget them, and say no goodbye on their sockets.
             _inherited.extend(self._free)
@@ -235,7 +237,7 @@ class Blocking:
     async def send(
         self, connection: psycopg.Connection[Any], queries: Sequence[Query], *, prepare: bool
     ) -> list[Rows]:
-        cursors = [_ours(psycopg.RawCursor(connection)) for _ in queries]
+        cursors = [pack_as_ours(psycopg.RawCursor(connection)) for _ in queries]
         if len(queries) == 1:
             cursors[0].execute(*queries[0], prepare=prepare and None, binary=True)
         else:
@@ -276,7 +278,7 @@ class Async:
     async def send(
         self, connection: psycopg.AsyncConnection[Any], queries: Sequence[Query], *, prepare: bool
     ) -> list[Rows]:
-        cursors = [_ours(psycopg.AsyncRawCursor(connection)) for _ in queries]
+        cursors = [pack_as_ours(psycopg.AsyncRawCursor(connection)) for _ in queries]
         if len(queries) == 1:
             await cursors[0].execute(*queries[0], prepare=prepare and None, binary=True)
         else:
@@ -298,7 +300,7 @@ _inherited: list[Any] = []
 C = TypeVar("C", bound="psycopg.RawCursor[Any] | psycopg.AsyncRawCursor[Any]")
 
 
-def _ours(cursor: C) -> C:
+def pack_as_ours(cursor: C) -> C:
     """A cursor that packs parameters our way, whatever the application has registered with psycopg."""
     cursor._adapters = ADAPTERS
     return cursor

@@ -50,7 +50,7 @@ def translated(error: BaseException, *, may_be_written: bool) -> BaseException:
     """Our error for one of the driver's; any other is handed back. ``may_be_written``: the flight that
     failed would have committed.
     """
-    if not isinstance(error, psycopg.Error | OSError):
+    if not isinstance(error, psycopg.Error | OSError) and getattr(error, "sqlstate", None) is None:
         return error
     state = getattr(error, "sqlstate", None) or ""
     said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -76,6 +76,6 @@ def _typed(error: BaseException, state: str, said: str, *, may_be_written: bool)
         return StoreError(f"Tessera's tables are not as they should be: {said}; run: tessera migrate")
     if state == _FORBIDDEN:
         return StoreError(f"the database user may not do this: {said}")
-    if isinstance(error, errors.DataError):
+    if isinstance(error, errors.DataError) or state.startswith("22"):
         return InvalidArgument("value", f"PostgreSQL cannot store it: {said}")
     return StoreError(f"PostgreSQL refused: {said}")

@@ -269,6 +269,10 @@ class Reads:
     async def events(self, after: int, limit: int, job: JobId | None) -> list[Event]:
         """See ``Store.events``. What committed since the last look gets its positions first."""
         await self.seal()
+        return await self.sealed_events(after, limit, job)
+
+    async def sealed_events(self, after: int, limit: int, job: JobId | None) -> list[Event]:
+        """Those that have their positions already."""
         if job is None:
             return [rows.event_of(row) for row in await self._site.ask(EVENTS, after, limit)]
         return [rows.event_of(row) for row in await self._site.ask(EVENTS_OF_JOB, after, limit, Uuid(job))]
@@ -343,12 +347,9 @@ def _job(row: Values) -> Job:
 
 
 def _folded(counters: Sequence[Counter], shifts: Rows, now: int) -> dict[str, Counter]:
-    """Counters with what is written down about them applied; one that does nothing is left out."""
+    """Counters with what is written down about them applied."""
     found = {counter.key: counter for counter in counters}
     for key, *parts in shifts:
         found[key] = admission.shifted(found.get(key) or Counter(key=key), Shift(*parts), now)
-    return {
-        key: counter
-        for key, counter in found.items()
-        if counter.unit or not admission.is_idle(counter, now) or counter.ceiling >= 0
-    }
+    # One that says nothing is forgotten by the next claim that looks at it.
+    return {key: counter for key, counter in found.items() if not admission.is_idle(counter, now)}

@@ -37,6 +37,10 @@ class Site:
             return []
         return [(NOTIFY, [self.signals.channel])] if self.signals.may_notify() else []
 
+    def ringing_inside(self, net: Net) -> list[Query]:
+        """The same inside the application's transaction: it is delivered with its commit, once."""
+        return [(NOTIFY, [self.signals.channel])] if wakes_somebody(net) or net.shifts else []
+
     def wrote(self, net: Net, revs: dict[JobId, int]) -> None:
         """A net state was committed."""
         self.memory.wrote(net, revs)

@@ -12,9 +12,12 @@ from tessera.model.ids import JobId
 from tessera.model.job import Job
 from tessera.model.queries import Claimed, ClaimRequest, Due, Event, Filter, JobPage, Page
 from tessera.model.states import State
+from tessera.store.foreign import unwrapped
 from tessera.store.postgres import finding
+from tessera.store.postgres.callers import flights_over
 from tessera.store.postgres.claiming import Claimer
 from tessera.store.postgres.committing import Committer
+from tessera.store.postgres.joined import JoinedStore
 from tessera.store.postgres.migrations import Schema, quoted
 from tessera.store.postgres.reads import Reads
 from tessera.store.postgres.server import Server
@@ -47,6 +50,7 @@ class PostgresStore:
 
     async def open(self) -> None:
         if not self._is_open:
+            self._driver.open()
             self._server.installation = await self._schema.open()
             self._heard = self._server.signals.bell.rings
             self._is_open = True
@@ -141,6 +145,14 @@ class PostgresStore:
             if rang or is_over or part == signals.poll_seconds:
                 self._heard = bell.rings
                 return rang or not is_over
+
+    def joined(self, connection: object) -> JoinedStore:
+        """See ``JoinsTransaction.joined``. The connection, or what SQLAlchemy or Django has around it, must
+        be of this handle's colour. That it leads to this store is checked with the first statement.
+        """
+        self._check_open()
+        flights = flights_over(unwrapped(connection), blocking=self._blocking)
+        return JoinedStore(self._site, flights, self.installation)
 
     @property
     def _asking(self) -> Reads:

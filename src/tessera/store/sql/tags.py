@@ -6,12 +6,15 @@ would cost a tenant its turn, so that no process guesses above what it gave or s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
+from tessera import seam
 from tessera.model.job import Job
 from tessera.rules import ordering
 from tessera.store.working import FloorKey, PassKey
 
+FLOORS_KEPT_SECONDS: Final = 1.0
 REMEMBERED: Final = 50_000
 """Tenants remembered; then all are forgotten, which is a guess that is too low."""
 
@@ -21,6 +24,7 @@ class GuessedTags:
 
     def __init__(self) -> None:
         self._floors: dict[FloorKey, int] = {}
+        self._read_at = -FLOORS_KEPT_SECONDS
         self._last: dict[PassKey, int] = {}
 
     def guess(self, job: Job) -> int:
@@ -37,6 +41,15 @@ class GuessedTags:
 
     def at_least(self, job: Job) -> int:
         return max(job.pass_, self._floors.get((job.queue, job.priority), 0))
+
+    def are_stale(self) -> bool:
+        """Whether the floors should be read again before the next guess."""
+        return seam.monotonic() - self._read_at >= FLOORS_KEPT_SECONDS
+
+    def read(self, floors: Iterable[tuple[FloorKey, int]]) -> None:
+        """The floors of all lanes that tenants share, as they stand."""
+        self._floors = dict(floors)
+        self._read_at = seam.monotonic()
 
     def saw(self, lane: FloorKey, floor: int) -> None:
         """A claim reached this pass."""
