@@ -6,6 +6,7 @@ import pytest
 from hypothesis import settings
 
 from tests import evidence, skip_report
+from tests.servers import run
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -15,6 +16,11 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("tessera")
     skip_report.install(config)
     evidence.install(config)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        run.remove_run_folder()
 
 
 def _forget_the_users_settings() -> None:

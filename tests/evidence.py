@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-STORES = ("memory", "sqlite")
+STORES = ("memory", "sqlite", "postgresql")
 WORKING_ON = {
     "tests/doors/cli/": ["sqlite"],
     "tests/engine/": ["memory"],
     "tests/faults/": ["sqlite"],
+    "tests/store/postgres/": ["postgresql"],
     "tests/store/sqlite/": ["sqlite"],
     "tests/worker/": ["memory"],
 }
@@ -38,7 +39,7 @@ def stores_of(item: pytest.Item) -> list[str]:
         return named
     callspec = getattr(item, "callspec", None)
     words = set() if callspec is None else set(str(callspec.id).replace("-", " ").replace("_", " ").split())
-    found = [store for store in STORES if store in words]
+    found = [store for store in STORES if store in words or (store == "postgresql" and "pgbouncer" in words)]
     if found:
         return found
     return next((stores for folder, stores in WORKING_ON.items() if item.nodeid.startswith(folder)), [])

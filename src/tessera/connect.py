@@ -4,16 +4,15 @@ them.
 
 from __future__ import annotations
 
-from typing import Protocol
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+import re
+from typing import Final, Protocol
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from tessera import seam
 from tessera.model.errors import ConfigError
 from tessera.store.protocol import Store
 
 _TO_COME = (
-    "postgresql",
-    "postgres",
     "mysql",
     "mariadb",
     "redis",
@@ -21,6 +20,10 @@ _TO_COME = (
     "redis+sentinel",
     "redis+cluster",
 )
+
+_OFFERED: Final = "begin it with postgresql://, sqlite:/// or memory://"
+MOST_CONNECTIONS: Final = 100
+_SCHEMA_NAME: Final = re.compile(r"(?!pg_)[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
 class Backend(Protocol):
@@ -46,6 +49,10 @@ def connect(url: str) -> Backend:
     ``memory://`` lives and dies with the backend. ``sqlite:///work.db`` is relative to the working directory,
     ``sqlite:////var/work.db`` absolute; ``?synchronous=normal`` trades the last few commits before a power
     cut for speed, ``?unsafe_filesystem=1`` skips the check for network file systems.
+
+    ``postgresql://user@host/database`` takes what libpq takes, and ``?schema=`` (``tessera``),
+    ``?connections=`` (at most so many for each colour, 4), ``?prepare=0`` and ``?listen=0`` (for poolers, but
+    these are found out).
     """
     if not isinstance(url, str):
         raise ConfigError([f"url: is of type {type(url).__name__}; give a text such as sqlite:///work.db"])
@@ -57,11 +64,15 @@ def connect(url: str) -> Backend:
         return _memory(url)
     if parts.scheme == "sqlite":
         return _sqlite(url, parts)
+    if parts.scheme in ("postgresql", "postgres"):
+        return _postgres(url, parts)
     if parts.scheme in _TO_COME:
         raise ConfigError(
-            [f"url: {parts.scheme}:// is not offered by this version of Tessera; use sqlite:/// or memory://"]
+            [
+                f"url: {parts.scheme}:// is not offered by this version of Tessera; use postgresql://, sqlite:/// or memory://"
+            ]
         )
-    raise ConfigError([f"url: {url!r} is no store URL; begin it with sqlite:/// or memory://"])
+    raise ConfigError([f"url: {url!r} is no store URL; {_OFFERED}"])
 
 
 class _MemoryBackend:
@@ -123,3 +134,68 @@ def _sqlite(url: str, parts: SplitResult) -> Backend:
     if problems:
         raise ConfigError(problems)
     return _SqliteBackend(url, path, options["synchronous"].lower(), options["unsafe_filesystem"] == "1")
+
+
+class _PostgresBackend:
+    def __init__(
+        self, url: str, conninfo: str, schema: str, connections: int, prepare: bool, listen: bool
+    ) -> None:
+        from tessera.store.postgres.server import Server
+
+        self.url = url
+        self._server = Server(
+            conninfo, schema=schema, connections=connections, prepare=prepare, listen=listen
+        )
+
+    def handle(self, *, blocking: bool) -> Store:
+        from tessera.store.postgres.store import PostgresStore
+
+        return PostgresStore(self._server, blocking=blocking)
+
+    def close(self) -> None:
+        self._server.close()
+
+
+def _postgres(url: str, parts: SplitResult) -> Backend:
+    known = {"schema": "tessera", "connections": "4", "prepare": "1", "listen": "1"}
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    options = {**known, **{name: value for name, value in pairs if name in known}}
+    problems = [
+        f"url: {name}={options[name]!r}; it is 0 or 1"
+        for name in ("prepare", "listen")
+        if options[name] not in ("0", "1")
+    ]
+    if not options["connections"].isdecimal() or not 1 <= int(options["connections"]) <= MOST_CONNECTIONS:
+        problems.append(f"url: connections={options['connections']!r}; it is 1 to {MOST_CONNECTIONS}")
+    if not _SCHEMA_NAME.fullmatch(options["schema"]):
+        problems.append(
+            f"url: schema={options['schema']!r}; it is up to 63 letters, digits and _, no digit or pg_ first"
+        )
+    if problems:
+        raise ConfigError(problems)
+    theirs = urlencode([(name, value) for name, value in pairs if name not in known])
+    conninfo = urlunsplit(("postgresql", parts.netloc, parts.path, theirs, ""))
+    try:
+        return _PostgresBackend(
+            _without_password(url, parts),
+            conninfo,
+            options["schema"],
+            int(options["connections"]),
+            options["prepare"] == "1",
+            options["listen"] == "1",
+        )
+    except ModuleNotFoundError as error:
+        if error.name != "psycopg":
+            raise
+        raise ConfigError(
+            ["url: postgresql:// needs psycopg; pip install 'tessera-queue[postgres]'"]
+        ) from None
+    except ValueError as error:
+        raise ConfigError([f"url: it is no URL for PostgreSQL: {error}"]) from None
+
+
+def _without_password(url: str, parts: SplitResult) -> str:
+    if parts.password is None:
+        return url
+    user, _, host = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}:***@{host}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import psycopg
 
 from tessera.store.protocol import JoinsTransaction, Store, run_blocking
-from tests.conformance import postgres
 from tests.conformance.rig import Rig
+from tests.servers import schemas
 
 
 class SqliteCaller:
@@ -48,10 +49,10 @@ class SqliteCaller:
 class PostgresCaller:
     """The application's own psycopg, of the rig's colour."""
 
-    def __init__(self, rig: Rig, url: str = postgres.URL) -> None:
+    def __init__(self, rig: Rig, url: str = "") -> None:
         self._rig = rig
         connecting = psycopg.Connection if rig.blocking else psycopg.AsyncConnection
-        self.connection = self._done(connecting.connect(url, autocommit=True))
+        self.connection = self._done(connecting.connect(url or schemas.direct_url(), autocommit=True))
         self.execute("CREATE TEMPORARY TABLE orders (n int)")
 
     def _done(self, found: Any) -> Any:
@@ -73,7 +74,7 @@ class PostgresCaller:
         return self.connection.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
 
     def to_another_database(self, folder: Path) -> PostgresCaller:
-        return PostgresCaller(self._rig, postgres.URL.replace("/test?", "/postgres?"))
+        return PostgresCaller(self._rig, re.sub(r"/\w+\?", "/template1?", schemas.direct_url()))
 
     def close(self) -> None:
         self._done(self.connection.close())

@@ -11,7 +11,7 @@ from tessera.store.memory import MemoryStore, World
 from tessera.store.protocol import Store
 from tests.conformance.rig import ManualClock, Rig
 
-STORES = ("memory", "sqlite", "postgresql")
+STORES = ("memory", "sqlite", "postgresql", "pgbouncer")
 COLOURS = ("blocking", "async")
 INSTALLATION = bytes(range(16))
 
@@ -20,11 +20,11 @@ def build(
     name: str, folder: Path, *, blocking: bool, clock: ManualClock | None = None
 ) -> tuple[Store, Path | None, ManualClock]:
     """A store of that name, not yet opened, and the clock it goes by."""
-    if name == "postgresql":
+    if name in ("postgresql", "pgbouncer"):
         from tessera.store.postgres.store import PostgresStore
-        from tests.conformance import postgres
+        from tests.servers import schemas
 
-        server, servers_clock = postgres.fresh(INSTALLATION)
+        server, servers_clock = schemas.with_clock(INSTALLATION, pooled=name == "pgbouncer")
         return PostgresStore(server, blocking=blocking), None, servers_clock
     clock = clock or ManualClock()
     if name == "memory":
@@ -49,7 +49,7 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
         rig.check()
     finally:
         rig.end()
-        if name == "postgresql":
+        if rig.store.name == "postgresql":
             store._server.close()  # type: ignore[attr-defined]
 
 

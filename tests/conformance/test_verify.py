@@ -12,8 +12,8 @@ from tessera.model.job import Job, Need
 from tessera.model.states import State
 from tessera.store.audit import differences
 from tessera.store.memory import MemoryStore
-from tests.conformance import postgres
 from tests.conformance.rig import Rig, add, key_of
+from tests.servers import schemas
 
 
 def row(name: str, state: State, **fields) -> Job:
@@ -91,8 +91,10 @@ def tamper(rig: Rig, by: int) -> None:
         rig.store._world.counts["q", State.AVAILABLE] += by
         return
     if rig.store.name == "postgresql":
-        ours, schema = postgres.schema_of_this_process()
-        ours.execute(f"INSERT INTO {schema}.count_delta VALUES ('q', 2, {by})")
+        schema = schemas.schema_of_this_process("clock")
+        schemas.connection_of_this_process().execute(
+            f"INSERT INTO {schema}.count_delta VALUES ('q', 2, {by})"
+        )
         return
     with closing(sqlite3.connect(str(rig.path), isolation_level=None)) as connection:
         connection.execute("UPDATE tessera_count SET n = n + ? WHERE n > 0", (by,))

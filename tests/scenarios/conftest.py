@@ -9,17 +9,23 @@ import pytest
 
 from tessera import Tessera
 from tests.scenarios.rig import Client
+from tests.servers import schemas
 
-STORES = ("memory", "sqlite")
+STORES = ("memory", "sqlite", "postgresql")
 COLOURS = ("blocking", "async")
 
 
 @pytest.fixture(params=STORES)
 def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tessera]:
-    # What survives a power cut is tested elsewhere; here a sync a commit would be most of the time.
-    sqlite = f"sqlite:///{tmp_path}/work.db?synchronous=normal"
-    with Tessera("memory://" if request.param == "memory" else sqlite) as app:
+    with Tessera(_url(request.param, tmp_path)) as app:
         yield app
+
+
+def _url(store: str, folder: Path) -> str:
+    # What survives a power cut is tested elsewhere; here a sync a commit would be most of the time.
+    if store == "postgresql":
+        return schemas.real_url()
+    return "memory://" if store == "memory" else f"sqlite:///{folder}/work.db?synchronous=normal"
 
 
 @pytest.fixture(params=COLOURS)

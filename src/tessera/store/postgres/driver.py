@@ -21,7 +21,7 @@ import psycopg
 from psycopg import pq
 
 from tessera.model.errors import StoreBusy
-from tessera.store.postgres.errors import NOT_PREPARED, Retry, translated
+from tessera.store.postgres.errors import translated
 from tessera.store.postgres.params import ADAPTERS
 
 Rows: TypeAlias = list[tuple[Any, ...]]
@@ -34,6 +34,7 @@ PREPARE_AFTER: Final = 3
 _BEGIN: Final[Query] = ("BEGIN", ())
 _COMMIT: Final[Query] = ("COMMIT", ())
 _ROLLBACK: Final[Query] = ("ROLLBACK", ())
+WHO_SERVES: Final[Query] = ("SELECT pg_backend_pid()", ())
 
 # One line an aborted pipeline, for an error that we raise ourselves.
 logging.getLogger("psycopg").setLevel(logging.CRITICAL)
@@ -100,7 +101,7 @@ class PooledDriver:
     async def flight(self, queries: Sequence[Query]) -> list[Rows]:
         connection = await self._take()
         try:
-            found = await self._fly(connection, queries, may_be_written=True, is_first=True)
+            found = await self._fly(connection, queries, may_be_written=True)
         except BaseException as error:
             await self._give_back_after(error, connection)
             raise
@@ -131,24 +132,10 @@ class PooledDriver:
             for connection in free:
                 await self._colour.shut(connection)
 
-    async def _fly(
-        self, connection: Any, queries: Sequence[Query], *, may_be_written: bool, is_first: bool = False
-    ) -> list[Rows]:
-        """Send, with our errors for the driver's. ``is_first``: nothing of the transaction was sent before,
-        so that a statement which another server connection has prepared, or has not, is sent again as text.
-        """
+    async def _fly(self, connection: Any, queries: Sequence[Query], *, may_be_written: bool) -> list[Rows]:
+        """Send, with our errors for the driver's."""
         try:
-            try:
-                return await self._colour.send(connection, queries, prepare=self._settings.prepare)
-            except psycopg.Error as error:
-                if error.sqlstate not in NOT_PREPARED or not self._settings.prepare:
-                    raise
-                self._settings.prepare = False
-                _log.info("PostgreSQL is reached through a pooler that keeps no prepared statements")
-                if not is_first:
-                    raise Retry from error
-                await self._colour.rollback(connection)
-                return await self._colour.send(connection, queries, prepare=False)
+            return await self._colour.send(connection, queries, prepare=self._settings.prepare)
         except psycopg.Error as error:
             raise translated(error, may_be_written=may_be_written) from error
 
@@ -168,12 +155,25 @@ class PooledDriver:
                 if not _is_dead(connection):
                     return connection
                 await self._colour.shut(connection)
-            return await self._colour.connect(self._settings.conninfo)
+            return await self._connected()
         except BaseException as error:
             self._colour.release()
             if isinstance(error, psycopg.Error | OSError):
                 raise translated(error, may_be_written=False) from error
             raise
+
+    async def _connected(self) -> Any:
+        """A new connection. Behind a pooler a prepared statement may be another client's of the same name,
+        and does what that client meant: nothing is prepared there. A pooler is told by its own word for who
+        serves, which is not the server's.
+        """
+        connection = await self._colour.connect(self._settings.conninfo)
+        if self._settings.prepare:
+            [[(pid,)]] = await self._colour.send(connection, [WHO_SERVES], prepare=False)
+            if pid != connection.info.backend_pid:
+                self._settings.prepare = False
+                _log.info("PostgreSQL is reached through a pooler: statements are not prepared")
+        return connection
 
     async def _give_back(self, connection: Any) -> None:
         if self._closed or connection.closed:
@@ -239,11 +239,11 @@ class Blocking:
     ) -> list[Rows]:
         cursors = [pack_as_ours(psycopg.RawCursor(connection)) for _ in queries]
         if len(queries) == 1:
-            cursors[0].execute(*queries[0], prepare=prepare and None, binary=True)
+            cursors[0].execute(*queries[0], prepare=None if prepare else False, binary=True)
         else:
             with connection.pipeline():
                 for cursor, query in zip(cursors, queries, strict=True):
-                    cursor.execute(*query, prepare=prepare and None, binary=True)
+                    cursor.execute(*query, prepare=None if prepare else False, binary=True)
         return [_rows(cursor) for cursor in cursors]
 
     async def rollback(self, connection: psycopg.Connection[Any]) -> None:
@@ -280,11 +280,11 @@ class Async:
     ) -> list[Rows]:
         cursors = [pack_as_ours(psycopg.AsyncRawCursor(connection)) for _ in queries]
         if len(queries) == 1:
-            await cursors[0].execute(*queries[0], prepare=prepare and None, binary=True)
+            await cursors[0].execute(*queries[0], prepare=None if prepare else False, binary=True)
         else:
             async with connection.pipeline():
                 for cursor, query in zip(cursors, queries, strict=True):
-                    await cursor.execute(*query, prepare=prepare and None, binary=True)
+                    await cursor.execute(*query, prepare=None if prepare else False, binary=True)
         return [await _arows(cursor) for cursor in cursors]
 
     async def rollback(self, connection: psycopg.AsyncConnection[Any]) -> None:

@@ -26,8 +26,6 @@ class Unasserted(Exception):
     """Something was not as a statement asserted; nothing was written. Look, and begin again."""
 
 
-NOT_PREPARED: Final = ("26000", "42P05")
-"""The statement is not there, or is there already: another server connection has prepared it."""
 _LOST: Final = ("08", "57P")
 _MISSING: Final = ("3F000", "42P01", "42883")
 _BUSY: Final = ("55P03", "57014", "53300")

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Final
 
+from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tessera.store.postgres.driver import Async, Blocking, PooledDriver
@@ -38,7 +39,10 @@ class Server:
         listen: bool = True,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        named = conninfo_to_dict(conninfo)
+        try:
+            named = conninfo_to_dict(conninfo)
+        except ProgrammingError as error:
+            raise ValueError(str(error).strip()) from None
         self.conninfo = make_conninfo("", **{**_DEFAULTS, **named})
         self.schema = schema
         self.connections = connections

@@ -1,0 +1,107 @@
+"""PostgreSQL schemas of the tests' own: two a process, emptied for each test, dropped at its end. In one of
+them a clock stands that only the test moves.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from functools import cache
+
+import psycopg
+
+from tessera.store.postgres.server import Server
+from tessera.store.postgres.store import PostgresStore
+from tessera.store.protocol import run_blocking
+from tests.conformance.rig import START, ManualClock
+from tests.servers.run import pgbouncer_url, postgres_url
+
+EMPTIED = (
+    "job", "done", "job_tag", "count", "count_delta", "slot", "counter", "counter_shift", "floor", "pass",
+    "edge", "record", "record_history", "event", "chunk", "staged", "blob", "blob_chunk",
+)  # fmt: skip
+CLOCKS = ("now_ms() RETURNS bigint LANGUAGE sql STABLE", "clock_ms() RETURNS bigint LANGUAGE sql VOLATILE")
+
+
+def direct_url() -> str:
+    """The server, with commits that wait for no disk."""
+    return postgres_url() + "?options=-csynchronous_commit%3Doff"
+
+
+class Clock(ManualClock):
+    """The test's clock; the server reads what it shows."""
+
+    def __init__(self, connection: psycopg.Connection, schema: str) -> None:
+        self._connection = connection
+        self._schema = schema
+        super().__init__()
+
+    @property
+    def now(self) -> int:
+        return self._now
+
+    @now.setter
+    def now(self, now: int) -> None:
+        self._now = now
+        self._connection.execute(f"UPDATE {self._schema}.test_clock SET now = %s", (now,))
+
+
+@cache
+def connection_of_this_process() -> psycopg.Connection:
+    """For what the tests themselves ask. Nothing is left of dead processes' schemas."""
+    connection = psycopg.connect(direct_url(), autocommit=True)
+    query = "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'tessera\\_test\\_%'"
+    for (name,) in connection.execute(query).fetchall():
+        pid = name.split("_")[-1]
+        if pid.isdecimal() and not os.path.exists(f"/proc/{pid}") and os.path.exists("/proc/self"):
+            connection.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE")
+    return connection
+
+
+@cache
+def schema_of_this_process(use: str) -> str:
+    """The name of an installed schema. ``use``: ``clock`` for one with a clock of the test's."""
+    schema = f"tessera_test_{use}_{os.getpid()}"
+    connection = connection_of_this_process()
+    connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+    server = Server(direct_url(), schema=schema)
+    store = PostgresStore(server, blocking=True)
+    run_blocking(store.open())
+    server.close()
+    if use == "clock":
+        connection.execute(f"CREATE TABLE {schema}.test_clock (now bigint NOT NULL)")
+        connection.execute(f"INSERT INTO {schema}.test_clock VALUES ({START})")
+        for clock in CLOCKS:
+            connection.execute(
+                f"CREATE OR REPLACE FUNCTION {schema}.{clock} AS $$ SELECT now FROM {schema}.test_clock $$"
+            )
+    atexit.register(_drop, connection, schema)
+    return schema
+
+
+def _drop(connection: psycopg.Connection, schema: str) -> None:
+    if not connection.closed:
+        connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+
+
+def emptied(use: str) -> str:
+    """The schema of this process, with nothing in it."""
+    schema = schema_of_this_process(use)
+    deleted = "; ".join(f"DELETE FROM {schema}.{table}" for table in EMPTIED)
+    connection_of_this_process().execute(f"{deleted}; UPDATE {schema}.meta SET policy = 0, events = 0")
+    return schema
+
+
+def with_clock(installation: bytes, *, pooled: bool) -> tuple[Server, Clock]:
+    """An empty installation and its clock. ``pooled``: behind PgBouncer in transaction mode."""
+    schema = emptied("clock")
+    connection = connection_of_this_process()
+    connection.execute(f"UPDATE {schema}.meta SET installation = %s", (installation,))
+    clock = Clock(connection, schema)
+    url = pgbouncer_url() if pooled else direct_url()
+    return Server(url, schema=schema, clock=clock), clock
+
+
+def real_url() -> str:
+    """The URL of an empty installation that goes by the server's own clock."""
+    return f"{direct_url()}&schema={emptied('real')}"
