@@ -75,7 +75,7 @@ def test_nothing_is_opened_by_connecting(tmp_path: Path):
 @pytest.mark.parametrize(
     "url, words",
     [
-        ("", "'' is no store URL; begin it with sqlite:/// or memory://"),
+        ("", "'' is no store URL; begin it with postgresql://, sqlite:/// or memory://"),
         ("work.db", "'work.db' is no store URL"),
         ("sqllite:///work.db", "is no store URL"),
         ("http://[::1", "is no URL: Invalid IPv6 URL"),
@@ -91,7 +91,11 @@ def test_nothing_is_opened_by_connecting(tmp_path: Path):
             "'timeout' is no option of sqlite://; there are: synchronous, unsafe_filesystem",
         ),
         ("sqlite:///work.db?synchronous=", "synchronous=''"),
-        ("postgresql://localhost/work", "postgresql:// is not offered by this version"),
+        ("postgresql://localhost/work?schema=pg_work", "schema='pg_work'; it is up to 63 letters"),
+        ("postgresql://localhost/work?schema=a%22b", "it is up to 63 letters"),
+        ("postgresql://localhost/work?connections=0", "connections='0'; it is 1 to 100"),
+        ("postgresql://localhost/work?listen=yes&prepare=", "listen='yes'; it is 0 or 1"),
+        ("postgresql://localhost/work?colour=red", "it is no URL for PostgreSQL: .*colour"),
         ("mysql://localhost/work", "mysql:// is not offered by this version"),
         ("redis+cluster://localhost", "redis\\+cluster:// is not offered by this version"),
     ],

@@ -67,11 +67,8 @@ def connect(url: str) -> Backend:
     if parts.scheme in ("postgresql", "postgres"):
         return _postgres(url, parts)
     if parts.scheme in _TO_COME:
-        raise ConfigError(
-            [
-                f"url: {parts.scheme}:// is not offered by this version of Tessera; use postgresql://, sqlite:/// or memory://"
-            ]
-        )
+        problem = f"{parts.scheme}:// is not offered by this version of Tessera; {_OFFERED}"
+        raise ConfigError([f"url: {problem}"])
     raise ConfigError([f"url: {url!r} is no store URL; {_OFFERED}"])
 
 

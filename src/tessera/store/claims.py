@@ -113,8 +113,8 @@ class _Turn:
         large one by for ever."""
         if not counter.blocked or job.blocked_on == counter.key:
             return False
-        [head] = self.work.blocked(counter.key, 1)
-        return sort_key(head) < sort_key(job)
+        head = self.work.blocked(counter.key, 1)
+        return bool(head) and sort_key(head[0]) < sort_key(job)
 
     def _set_aside(self, job: Job, key: str, reason: str) -> None:
         transitions.set_aside(self.work, job, key, reason)

@@ -27,6 +27,8 @@ SETTLED_AT_ONCE: Final = 1_000
 KEPT_ENDS: Final = 10
 PROMISE_MS: Final = 1_000
 """How long units stay promised to a woken job that nobody claims while others wait for them."""
+HIDDEN_MS: Final = 50
+"""When to look again for a job that was set aside and whose row somebody else had."""
 FOLLOWUP_SPACE: Final = "~followup"
 _BY_CLAIM: Final = frozenset({State.RUNNING, State.BLOCKED})
 _GOES_ON: Final = frozenset({State.AVAILABLE, State.SCHEDULED})
@@ -401,8 +403,11 @@ def _wake_who_has_room(work: Working, key: str) -> None:
     if counter.blocked and counter.awake and 0 < counter.wake_at <= work.now:
         counter = _take_promises_back(work, counter)
     room = admission.free_units(counter, work.now) - counter.awake
+    hidden = False
     while counter.blocked and room > 0 and not key.startswith("kind:"):
-        line = work.blocked(key, min(counter.blocked, room, 100))
+        asked = min(counter.blocked, room, 100)
+        line = work.blocked(key, asked)
+        hidden = len(line) < asked
         for job in line:
             units = units_of(job, key)
             if units > room:
@@ -413,7 +418,7 @@ def _wake_who_has_room(work: Working, key: str) -> None:
         if not line:
             break
         counter = work.counter(key)
-    _plan_next_look(work, key)
+    _plan_next_look(work, key, hidden=hidden)
 
 
 def _take_promises_back(work: Working, counter: Counter) -> Counter:
@@ -429,8 +434,12 @@ def _take_promises_back(work: Working, counter: Counter) -> Counter:
     return counter
 
 
-def _plan_next_look(work: Working, key: str) -> None:
-    """One timer a counter, never one a job; a counter that says nothing any more is forgotten."""
+def _plan_next_look(work: Working, key: str, *, hidden: bool) -> None:
+    """One timer a counter, never one a job; a counter that says nothing any more is forgotten.
+
+    ``hidden``: some of those set aside were not to be seen, on stores where another transaction may have
+    their rows.
+    """
     counter = work.counter(key)
     if admission.is_idle(counter, work.now):
         if work.counters.get(key) is not None:
@@ -443,6 +452,8 @@ def _plan_next_look(work: Working, key: str) -> None:
         if counter.awake:
             planned = counter.wake_at if counter.wake_at > work.now else work.now + PROMISE_MS
             wake_at = min(wake_at or planned, planned, work.now + PROMISE_MS)
+        if hidden:
+            wake_at = min(wake_at or work.now + HIDDEN_MS, work.now + HIDDEN_MS)
     else:
         wake_at = admission.full_at(counter, work.now)
     if wake_at != counter.wake_at:

@@ -28,7 +28,7 @@ from tessera.store.postgres.lanes import Place
 from tessera.store.postgres.loads import CLOCK, CLOCK_AND_PATIENCE, JOBS, Loader
 from tessera.store.postgres.params import Bigints, Ints, Texts
 from tessera.store.postgres.site import Site
-from tessera.store.postgres.tables import is_gated
+from tessera.store.postgres.tables import COUNTER, is_gated, selected
 from tessera.store.sql import rows
 from tessera.store.sql.mirror import Mirror, Missing, Wanted
 from tessera.store.sql.placing import place
@@ -108,6 +108,9 @@ LEFT JOIN claimed c ON true
 )
 READY: Final = (
     f"SELECT {JOBS}\nFROM (" + _CANDIDATES.format(ranges=_RANGES.format(3, 4, 5, 6), columns="j.*") + ") AS j"
+)
+DUE_COUNTERS: Final = (
+    f"SELECT {selected(COUNTER)} FROM {{s}}.counter WHERE wake_at > 0 AND wake_at <= {{s}}.clock_ms()"
 )
 FLOORS_OF: Final = "SELECT queue, priority, pass FROM {s}.floor WHERE queue = $1"
 NEXT_DUE: Final = """
@@ -201,6 +204,7 @@ class Turn:
         self._request = request
         self._ranges = ranges
         self._now = 0
+        self._due: list[str] = []
         self._mirror = Mirror()
 
     async def claim(self) -> Claimed:
@@ -214,10 +218,11 @@ class Turn:
                         return claimed
                     net = self._mirror.net()
                     made = writes.queries(net, self._site.schema, self._mirror.revs, self._now)
-                    await transaction.flight([*made, *self._site.ringing(net)], last=True)
+                    ringing = self._site.ringing(net)
+                    await transaction.flight([*made, *ringing], last=True)
             except (Retry, Unasserted):
                 continue
-            self._site.wrote(net, self._mirror.revs)
+            self._site.wrote(net, self._mirror.revs, ringing)
             self._remember(claimed)
             return claimed
         raise StoreBusy(f"others changed the same rows {ATTEMPTS} times meanwhile; nothing was claimed")
@@ -231,6 +236,7 @@ class Turn:
         for want in request.wants:
             self._ask_ready(loader, want.queue, max(want.limit, request.scan))
             loader.ask(FLOORS_OF, [want.queue], self._take_floors)
+        loader.ask(DUE_COUNTERS, [], self._take_due)
         await loader.load(Wanted(kinds=queues, outdated={request.policy.version}))
         if mirror.policy != request.policy.version:
             return Claimed((), self._now, 0, 0, mirror.policy, replan=True)
@@ -240,6 +246,7 @@ class Turn:
             work = Working(mirror, self._now)
             try:
                 shifts.apply(work)
+                work.touched |= dict.fromkeys(self._due)
                 for want in request.wants:
                     place(work, want.queue, min(want.limit, request.limit))
                 claimed = claims.claim(work, request)
@@ -285,6 +292,11 @@ class Turn:
     def _take_clock(self, found: Rows) -> None:
         self._now, self._mirror.policy = found[0][:2]
         self._site.memory.heard(self._now)
+
+    def _take_due(self, found: Rows) -> None:
+        counters = [rows.counter_of(row) for row in found]
+        self._due = sorted(counter.key for counter in counters)
+        self._mirror.learn("counters", (), [(counter.key, counter) for counter in counters])
 
     def _take_floors(self, found: Rows) -> None:
         self._mirror.learn("floors", (), [((queue, priority), pass_) for queue, priority, pass_ in found])

@@ -112,13 +112,13 @@ class Committer:
         site = self._site
         queries = writes.queries(net, site.schema, mirror.revs, now, held=True)
         queries.append(site.query(CHECK_CLOCK, now, CLOCK_SLACK_MS))
-        queries += site.ringing(net)
+        ringing = site.ringing(net)
         try:
-            await site.driver.flight(queries)
+            await site.driver.flight([*queries, *ringing])
         except (Unasserted, Retry):
             self._memory.forget(groups)
             return None
-        site.wrote(net, mirror.revs)
+        site.wrote(net, mirror.revs, ringing)
         return answers
 
     async def _renew(
@@ -145,10 +145,11 @@ class Committer:
                 async with self._site.driver.transaction() as transaction:
                     attempt = Attempt(self._site, transaction, groups, request_id, wanted)
                     answers, net = await attempt.evaluate()
-                    await transaction.flight([*attempt.queries(net), *self._site.ringing(net)], last=True)
+                    ringing = self._site.ringing(net)
+                    await transaction.flight([*attempt.queries(net), *ringing], last=True)
             except (Retry, Unasserted, LockedElsewhere):
                 continue
-            self._site.wrote(net, attempt.mirror.revs)
+            self._site.wrote(net, attempt.mirror.revs, ringing)
             return answers
         raise StoreBusy(f"others changed the same rows {ATTEMPTS} times meanwhile; nothing was written")
 

@@ -125,6 +125,19 @@ class PooledDriver:
         """Keep connections for the next flight, also after a close."""
         self._closed = False
 
+    @property
+    def holds_any(self) -> bool:
+        """Whether it is open, or still has a connection."""
+        return bool(self._free) or not self._closed
+
+    def end(self) -> None:
+        """Close at once, from whatever thread and loop: connections in use close when they come back."""
+        self._closed = True
+        if self._pid == os.getpid():
+            free, self._free = self._free, []
+            for connection in free:
+                connection.pgconn.finish()
+
     async def close(self) -> None:
         self._closed = True
         free, self._free = self._free, []
@@ -189,6 +202,9 @@ class PooledDriver:
                 if connection.pgconn.transaction_status != pq.TransactionStatus.IDLE:
                     await self._colour.rollback(connection)
                 if connection.pgconn.transaction_status == pq.TransactionStatus.IDLE:
+                    # Psycopg takes a statement for prepared that stood, in a pipeline, behind the one that
+                    # failed, and has no public way to be told.
+                    connection._prepared.clear()
                     return await self._give_back(connection)
             except psycopg.Error:  # it is lost: away with it
                 pass

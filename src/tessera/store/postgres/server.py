@@ -12,7 +12,6 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tessera.store.postgres.driver import Async, Blocking, PooledDriver
 from tessera.store.postgres.memory import Memory
 from tessera.store.postgres.signals import Signals
-from tessera.store.protocol import run_blocking
 
 CONNECTIONS: Final = 4
 _DEFAULTS: Final = {
@@ -54,18 +53,22 @@ class Server:
         channel = "tessera_" + hashlib.sha256(place.encode()).hexdigest()[:16]
         self.signals = Signals(self.conninfo, channel, listen=listen)
         self._blocking: PooledDriver | None = None
+        self._async: list[PooledDriver] = []
 
     def driver(self, *, blocking: bool) -> PooledDriver:
         """Flights of one colour: one pool for all threads, and one for each event loop's handle."""
         if not blocking:
-            return PooledDriver(self, Async)
+            driver = PooledDriver(self, Async)
+            self._async = [one for one in self._async if one.holds_any] + [driver]
+            return driver
         if self._blocking is None:
             self._blocking = PooledDriver(self, Blocking)
         return self._blocking
 
     def close(self) -> None:
-        """End the thread and the blocking connections. Those of event loops are closed by their handles."""
+        """End the thread and the connections of all handles."""
         self.signals.close()
         blocking, self._blocking = self._blocking, None
-        if blocking is not None:
-            run_blocking(blocking.close())
+        for driver in filter(None, (blocking, *self._async)):
+            driver.end()
+        self._async.clear()

@@ -49,16 +49,20 @@ class Signals:
         self._probed = threading.Event()
 
     def may_notify(self) -> bool:
-        """Whether a write is to bring a notification with it. If not, one is sent a moment later."""
+        """Whether a write is to bring a notification with it. If not, one is owed once it is committed."""
         now = seam.monotonic()
         with self._lock:
-            if now - self._notified_at >= MOMENT_SECONDS:
-                self._notified_at = now
-                return True
+            if now - self._notified_at < MOMENT_SECONDS:
+                return False
+            self._notified_at = now
+            return True
+
+    def owe(self) -> None:
+        """Something was committed without a notification: send one at the end of the moment."""
+        with self._lock:
             self._owes = True
         self._start()
         self._nudge()
-        return False
 
     @property
     def poll_seconds(self) -> float:

@@ -30,22 +30,29 @@ class Site:
         return text.replace("{s}", self.schema), parameters
 
     def ringing(self, net: Net) -> list[Query]:
-        """The notification that a write brings with it. Of many within a moment only the first does: the
-        thread of the signals sends the last.
-        """
-        if not wakes_somebody(net) and not net.shifts:
+        """The notification that a write brings with it. Of many within a moment only the first does."""
+        if not _concerns_others(net):
             return []
         return [(NOTIFY, [self.signals.channel])] if self.signals.may_notify() else []
 
     def ringing_inside(self, net: Net) -> list[Query]:
         """The same inside the application's transaction: it is delivered with its commit, once."""
-        return [(NOTIFY, [self.signals.channel])] if wakes_somebody(net) or net.shifts else []
+        return [(NOTIFY, [self.signals.channel])] if _concerns_others(net) else []
 
-    def wrote(self, net: Net, revs: dict[JobId, int]) -> None:
-        """A net state was committed."""
+    def wrote(self, net: Net, revs: dict[JobId, int], ringing: Sequence[Query]) -> None:
+        """A net state was committed, with this notification. Without one the thread of the signals sends one
+        at the end of the moment: not before the commit, or it would wake somebody for nothing.
+        """
         self.memory.wrote(net, revs)
+        if not ringing and _concerns_others(net):
+            self.signals.owe()
 
     async def ask(self, text: str, *parameters: Any) -> Sequence[tuple[Any, ...]]:
         """The rows of one question."""
         [found] = await self.driver.flight([self.query(text, *parameters)])
         return found
+
+
+def _concerns_others(net: Net) -> bool:
+    """Whether somebody may have something to do now: a worker, or who waits for a result."""
+    return wakes_somebody(net) or bool(net.shifts)
