@@ -19,6 +19,7 @@ from tessera.handle import Handle
 from tessera.kinds import JobKind, Request, joined, member_draft
 from tessera.model.errors import DuplicateKind, InvalidArgument
 from tessera.model.policy import CounterPolicy, QueuePolicy
+from tessera.model.showing import shown
 from tessera.options import ONE_JOB_ONLY, JobOptions, Options, event_level, listed, number
 from tessera.rules import names
 from tessera.rules.signature import Signature
@@ -69,6 +70,9 @@ class Tessera:
         self._blocking_store: Store | None = None
         self._async_stores: dict[asyncio.AbstractEventLoop, Store] = {}
         self._opening: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
+        self._workers: dict[object, asyncio.AbstractEventLoop] = {}
+        """Workers that run, each with its event loop."""
+        self._closes_after_work = False
         self._queues_are_told = False
         self._warned = False
 
@@ -110,8 +114,8 @@ class Tessera:
     def _declare(self, function: Callable[..., Any], options: dict[str, Any]) -> JobKind[Any]:
         name = names.validate_kind(options.pop("kind", None) or getattr(function, "__name__", ""))
         isolation = options.pop("isolation", "auto")
-        if isolation not in ("auto", "process"):
-            raise InvalidArgument("isolation", f"is {isolation!r}; it is 'auto' or 'process'")
+        if not isinstance(isolation, str) or isolation not in ("auto", "process"):
+            raise InvalidArgument("isolation", f"is {shown(isolation)}; it is 'auto' or 'process'")
         for option in sorted(ONE_JOB_ONLY & options.keys()):
             raise InvalidArgument(option, "names one job; give it to with_options, not to @app.job")
         kind: JobKind[Any] = JobKind(
@@ -234,19 +238,22 @@ class Tessera:
     # Stores -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Give up the store's connections. The application may be used again: it opens anew."""
+        """Give up the store's connections. The application may be used again: it opens anew.
+
+        A worker of this application that still runs keeps the store until it has ended; then it is given up.
+        """
         with self._lock:
             blocking, self._blocking_store = self._blocking_store, None
-            others, self._async_stores = self._async_stores, {}
-            backend, self._backend = self._backend, None
+            self._async_stores = {}  # handles of other event loops: the backend ends their threads
+            self._workers = {mark: loop for mark, loop in self._workers.items() if not loop.is_closed()}
+            self._closes_after_work = bool(self._workers)
+            backend = None
+            if not self._workers:
+                backend, self._backend = self._backend, None
             self._queues_are_told = False
             self._policies = policies.Policies()  # the store that is opened next may be another
         if blocking is not None:
             run_blocking(blocking.close())
-        if others and backend is not None:
-            # Handles of other event loops have nothing of their own to wait for: the backend ends their
-            # threads.
-            others.clear()
         if backend is not None:
             backend.close()
 
@@ -272,6 +279,22 @@ class Tessera:
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
 
+    def _hold(self, worker: object) -> None:
+        """Keep the store open for a worker of the running event loop, whoever calls ``close``, until
+        ``_let_go``.
+        """
+        import asyncio
+
+        with self._lock:
+            self._workers[worker] = asyncio.get_running_loop()
+
+    async def _let_go(self, worker: object) -> None:
+        with self._lock:
+            self._workers.pop(worker, None)
+            was_closed = self._closes_after_work and not self._workers
+        if was_closed:
+            await self.aclose()
+
     def _connected(self) -> Backend:
         with self._lock:
             if self._backend is None:
@@ -292,6 +315,7 @@ class Tessera:
                 store = self._connected().handle(blocking=True)
                 run_blocking(store.open())
                 self._blocking_store = store
+                self._closes_after_work = False
             return self._blocking_store
 
     async def _astore(self) -> Store:
@@ -308,6 +332,9 @@ class Tessera:
                     of: kept for of, kept in self._async_stores.items() if not of.is_closed()
                 }
                 self._async_stores[loop] = await self._new_async_store()
+                # What runs in a worker's loop may be a job of it: that is no use of the application again.
+                if loop not in self._workers.values():
+                    self._closes_after_work = False
             self._opening.pop(loop, None)
         return self._async_stores[loop]
 

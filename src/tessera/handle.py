@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast
 
 from tessera import seam
-from tessera.engine import lookup, operating
+from tessera.engine import inspecting, lookup, operating
 from tessera.model.control import Seconds, to_ms
-from tessera.model.errors import JobNotCompleted, NotFound, ResultTimeout
+from tessera.model.errors import JobNotCompleted, NotFound, ResultTimeout, TesseraError
 from tessera.model.ids import JobId, show_id
 from tessera.model.job import Job
 from tessera.model.states import State
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 _FIRST_LOOK_SECONDS = 0.1
 _SLOWEST_LOOK_SECONDS = 1.0
+_RELEASE = "only a person lets it run again: tessera jobs retry"
 
 
 class Handle(Generic[R]):
@@ -63,6 +64,18 @@ class Handle(Generic[R]):
     def __hash__(self) -> int:
         return hash(self.key)
 
+    def __copy__(self) -> Handle[R]:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Handle[R]:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Handle belongs to its application and cannot be pickled; "
+            "keep handle.id, and ask app.jobs.handle(id) for another"
+        )
+
     def get(self) -> JobView:
         """The job as it is now. Raises NotFound."""
         return view(self._app._run(lambda store: lookup.find_job(store, self.key)), reveal=True)
@@ -82,8 +95,9 @@ class Handle(Generic[R]):
     def result(self, timeout: Seconds | None = None) -> R:
         """What the handler returned, once the job has completed.
 
-        A failure that will be retried is not an end. Raises ResultTimeout (the job goes on), JobNotCompleted
-        (dead, cancelled or removed), NotFound.
+        A failure that will be retried is not an end. Raises ResultTimeout (the job goes on; what holds it is
+        told), JobNotCompleted
+        (dead, cancelled, quarantined or removed), NotFound.
         """
         self._app._warn_if_in_a_loop("result")
         return self._decoded(self._app._run(lambda store: self._ended(store, timeout)))
@@ -105,6 +119,10 @@ class Handle(Generic[R]):
                 raise JobNotCompleted(self.id, "gone", "its row was removed")
             if job.is_final:
                 return job
+            if job.state is State.QUARANTINED:
+                raise JobNotCompleted(
+                    self.id, job.state, f"its payload crashed workers; {_RELEASE} {self.id}"
+                )
             seen = True
             if not watched:
                 await operating.watch(store, self.key)
@@ -112,10 +130,21 @@ class Handle(Generic[R]):
                 continue
             left = look if end is None else min(look, end - seam.monotonic())
             if left <= 0:
-                raise ResultTimeout(f"job {self.id} is still {job.state}; it goes on")
+                raise ResultTimeout(
+                    f"job {self.id} is still {job.state}; it goes on{await self._held(store)}"
+                )
             if isinstance(store, Notifies):
                 await store.wait(left)
             look = min(look * 2, _SLOWEST_LOOK_SECONDS)
+
+    async def _held(self, store: Store) -> str:
+        """What holds the job at this instant, for an error text."""
+        try:
+            explanation = await inspecting.explain_job(store, self._app._policies, self.key)
+        except TesseraError:
+            return ""
+        causes = "; ".join(cause.text for cause in explanation.causes)
+        return f" ({causes})" if causes else ""
 
     def _decoded(self, job: Job) -> R:
         if job.state is not State.COMPLETED:

@@ -14,6 +14,7 @@ from tessera.model.changes import After
 from tessera.model.errors import InvalidArgument, InvalidMember, TesseraError, Unsupported
 from tessera.model.job import Job
 from tessera.model.policy import KindPolicy
+from tessera.model.showing import shown
 from tessera.options import Dependency, JobOptions, Options
 from tessera.rules import uniqueness
 from tessera.rules.drafts import Draft, Wait
@@ -218,4 +219,4 @@ def _waits(store: Store, dependency: Dependency) -> list[Wait]:
     if isinstance(job, str | bytes) and job:
         first, *others = candidate_keys(store, job)
         return [Wait(first, dependency.on, dependency.otherwise, *others)]
-    raise InvalidArgument("depends_on", f"holds {job!r}; give handles, ids or Dependency(...) values")
+    raise InvalidArgument("depends_on", f"holds {shown(job)}; give handles, ids or Dependency(...) values")

@@ -5,6 +5,7 @@ ask of it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -13,9 +14,10 @@ from tessera.engine import enqueueing, inspecting
 from tessera.handle import Handle
 from tessera.kinds import Bound, JobKind, member_draft, store_request
 from tessera.model.changes import AddJob
-from tessera.model.errors import InvalidArgument
+from tessera.model.errors import ConfigError, InvalidArgument
 from tessera.model.ids import show_id
 from tessera.model.job import Extras, Job, encode_extras
+from tessera.model.showing import shown
 from tessera.model.states import State
 from tessera.store.protocol import Store
 from tessera.worker import ChildResult, Handler, Worker, WorkerSettings, run_until_signalled
@@ -26,17 +28,38 @@ if TYPE_CHECKING:
 
 def make_worker(app: Tessera, settings: Mapping[str, Any]) -> Worker:
     """A worker for the application's kinds; by default it serves the queues that these kinds name. Raises
-    ConfigError.
+    ConfigError, which names the nearest setting for one that there is not.
     """
-    chosen = dict(settings)
-    chosen.setdefault("queues", sorted({kind.options.queue for kind in app.kinds.values()}) or ["default"])
+    mark = object()
     return Worker(
         handlers={name: handler_of(kind) for name, kind in app.kinds.items()},
-        settings=WorkerSettings(**chosen),
-        open_store=lambda: _declared_store(app),
+        settings=_settings(app, settings),
+        open_store=lambda: _declared_store(app, mark),
         open_renewer_store=app._new_async_store,
         services=Services(app),
+        on_ended=lambda: app._let_go(mark),
     )
+
+
+def _settings(app: Tessera, given: Mapping[str, Any]) -> WorkerSettings:
+    known = {name: value for name, value in given.items() if name in WorkerSettings.__dataclass_fields__}
+    known.setdefault("queues", sorted({kind.options.queue for kind in app.kinds.values()}) or ["default"])
+    problems = [_no_setting(name) for name in given if name not in known]
+    try:
+        settings = WorkerSettings(**known)
+    except ConfigError as error:
+        raise ConfigError([*problems, *error.problems]) from None
+    if problems:
+        raise ConfigError(problems)
+    return settings
+
+
+def _no_setting(name: str) -> str:
+    there = WorkerSettings.__dataclass_fields__
+    # The command line calls it ``lease`` where a worker says ``lease_seconds``.
+    near = [one for one in there if one.startswith(f"{name}_")] or get_close_matches(name[:100], there, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(there)}"
+    return f"{name}: is no setting of a worker; {hint}"
 
 
 def handler_of(kind: JobKind[Any]) -> Handler:
@@ -50,10 +73,21 @@ def handler_of(kind: JobKind[Any]) -> Handler:
     )
 
 
-async def _declared_store(app: Tessera) -> Store:
-    """A store handle, after the code's policies were written: limits hold before the first claim."""
-    store = await app._new_async_store()
-    await app._write_declarations(store)
+async def _declared_store(app: Tessera, worker: object) -> Store:
+    """A store handle, after the code's policies were written: limits hold before the first claim. The
+    application keeps its store open for the worker from now on.
+    """
+    app._hold(worker)
+    try:
+        store = await app._new_async_store()
+        try:
+            await app._write_declarations(store)
+        except BaseException:
+            await store.close()
+            raise
+    except BaseException:
+        await app._let_go(worker)
+        raise
     return store
 
 
@@ -104,7 +138,7 @@ class Services:
             if what in (kind.name, kind.function):
                 return kind
         raise InvalidArgument(
-            "kind", f"{what!r} is no kind of this application; there are: {', '.join(self._app.kinds)}"
+            "kind", f"{shown(what)} is no kind of this application; there are: {', '.join(self._app.kinds)}"
         )
 
     def _result(self, child: Job) -> ChildResult:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 import threading
 import time
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ import pytest
 from tessera import State, Tessera
 from tessera.handle import Handle
 from tessera.model.errors import InvalidArgument, JobNotCompleted, NotFound, ResultTimeout, WrongState
-from tessera.model.outcomes import Aborted, Completed, Discarded, Failed
+from tessera.model.outcomes import Aborted, Completed, Crashed, Discarded, Failed
 from tests.client.colours import Colour, complete, end, run, take
 
 
@@ -146,6 +148,49 @@ def test_a_failure_that_will_be_retried_is_no_end(app: Tessera):
         handle.result(timeout=0.01)
 
 
+@pytest.mark.parametrize("timeout", [None, 0, 30])
+def test_a_quarantined_job_is_not_waited_for(colour: Colour, timeout: float | None):
+    """Only a person lets it run again, so a wait without a time limit would be one without an end."""
+    handle = colour.call(work(colour.app).with_options(max_crashes=1, id="order-1"), "enqueue", 5)
+    end(colour.app, take(colour.app), Crashed("the process died"))
+    assert colour.call(handle, "get").state is State.QUARANTINED
+    with pytest.raises(
+        JobNotCompleted, match=r"it is quarantined .*: tessera jobs retry order-1\)"
+    ) as refused:
+        colour.call(handle, "result", timeout=timeout)
+    assert refused.value.state == "quarantined"
+    colour.call(colour.app.jobs, "retry", handle)
+    run(colour.app)
+    assert colour.call(handle, "result", timeout=30) == 5
+
+
+def test_a_wait_ends_when_the_job_is_quarantined(app: Tessera):
+    handle = work(app).with_options(max_crashes=1).enqueue()
+    job = take(app)
+    crash = threading.Timer(0.02, end, (app, job, Crashed("the process died")))
+    crash.start()
+    with pytest.raises(JobNotCompleted, match="it is quarantined"):
+        handle.result(timeout=30)
+    crash.join(30)
+
+
+def test_a_wait_that_is_over_tells_what_holds_the_job(colour: Colour):
+    kind = work(colour.app)
+    handle = colour.call(kind, "enqueue")
+    with pytest.raises(ResultTimeout, match=r"goes on \(no live worker serves the queue 'default'\)"):
+        colour.call(handle, "result", timeout=0)
+    colour.call(colour.app.queues, "pause", "default")
+    with pytest.raises(ResultTimeout, match=r"goes on \(the queue 'default' is paused\)"):
+        colour.call(handle, "result", timeout=0)
+    later = colour.call(kind.with_options(delay=3_600), "enqueue")
+    with pytest.raises(ResultTimeout, match=r"still scheduled; it goes on \(it is due in "):
+        colour.call(later, "result", timeout=0)
+    colour.call(colour.app.queues, "resume", "default")
+    take(colour.app)
+    with pytest.raises(ResultTimeout, match=r"still running; it goes on$"):
+        colour.call(handle, "result", timeout=0)
+
+
 @pytest.mark.parametrize("timeout", [-1, "5", float("nan")])
 def test_a_time_limit_that_is_none_is_refused(app: Tessera, timeout: Any):
     handle = work(app).enqueue()
@@ -199,6 +244,21 @@ def test_handles_are_values(app: Tessera):
     assert first != second
     assert first != "order-1"
     assert repr(second) == "Handle('order-1')"
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_handle_that_is_pickled_says_what_to_keep_instead(app: Tessera, protocol: int):
+    handle = work(app).enqueue()
+    with pytest.raises(
+        TypeError, match=r"cannot be pickled; keep handle\.id, and ask app\.jobs\.handle\(id\)"
+    ):
+        pickle.dumps({"job": [handle]}, protocol)
+
+
+def test_a_copy_of_a_handle_is_that_handle(app: Tessera):
+    handle = work(app).enqueue()
+    assert copy.copy(handle) is handle
+    assert copy.deepcopy({"job": handle})["job"] is handle
 
 
 @pytest.mark.asyncio

@@ -28,7 +28,7 @@ from tessera.options import Options
 from tessera.store.protocol import run_blocking
 
 ODD: list[Any] = [
-    None, True, 0, -1, 1 << 63, 10**30, 1.5, float("nan"), float("inf"), "", "x", "a\0b", "\ud800",
+    None, True, 0, -1, 1 << 63, 10**30, 10**400, 1.5, float("nan"), float("inf"), "", "x", "a\0b", "\ud800",
     "x" * 1_000_000, "'; DROP TABLE job;--", "../../etc/passwd", b"", b"x", b"\xff" * 16, [], ["x"], [None],
     ["\ud800"], [[]], {}, {"a": 1}, {1: 2}, object(), int, datetime(2020, 1, 1),
     datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC), timedelta(-1), timedelta.max, 1 + 2j,
@@ -192,6 +192,32 @@ def test_members_of_enumerations_are_the_texts_and_numbers_they_stand_for(app: T
 def test_every_setting_of_a_worker(app: Tessera):
     for field in WorkerSettings.__dataclass_fields__:
         each_is_taken_or_refused(app, lambda value, field=field: app.worker(**{field: value}))
+
+
+@pytest.mark.parametrize(
+    "given, told",
+    [
+        ({"nonsense": 1}, "nonsense: is no setting of a worker; there are: queues, mode, concurrency"),
+        ({"concurency": 1}, "concurency: is no setting of a worker; did you mean 'concurrency'?"),
+        ({"lease": 30}, "did you mean 'lease_seconds'?"),
+        ({"x" * 1_000_000: 1}, "is no setting of a worker"),
+    ],
+)
+def test_a_setting_that_a_worker_has_not_is_refused_and_the_nearest_named(
+    app: Tessera, given: dict[str, Any], told: str
+):
+    for make in (app.worker, app.run_worker):
+        with pytest.raises(ConfigError) as refused:
+            make(**given)
+        assert told in str(refused.value)
+        assert len(str(refused.value)) < 3_000
+
+
+def test_all_that_is_wrong_with_a_worker_is_told_at_once(app: Tessera):
+    with pytest.raises(ConfigError) as refused:
+        app.worker(concurency=1, concurrency=0, lease_seconds=-1)
+    names = [problem.partition(":")[0] for problem in refused.value.problems]
+    assert names == ["concurency", "concurrency", "lease_seconds"]
 
 
 def test_an_edit_refuses_what_is_no_number(app: Tessera, work: Any):

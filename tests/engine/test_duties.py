@@ -10,8 +10,8 @@ import pytest
 from tessera import seam
 from tessera.engine.duties import DUTY_SPACE, Duty, Sweeper
 from tessera.engine.policies import Policies
-from tessera.model.changes import AddJob, Group, Record
-from tessera.model.errors import StoreUnavailable
+from tessera.model.changes import AddJob, After, Group, Record
+from tessera.model.errors import StoreError, StoreUnavailable
 from tessera.model.job import Job
 from tessera.model.queries import ClaimRequest, Want
 from tessera.model.states import State
@@ -180,3 +180,50 @@ def test_a_sweep_that_fails_is_no_sweep(at):
         at.wait(10.1)
         at.run(sweeper.sweep(at.store))
     assert (at.job(job).crashes, at.job(job).ends[-1].end) == (0, "released")
+
+
+class Neglected(MemoryStore):
+    """A store whose upkeep fails until it is mended."""
+
+    is_mended = False
+    asked = 0
+
+    async def maintain(self) -> None:
+        self.asked += 1
+        if not self.is_mended:
+            raise StoreError("the database user may not do this")
+
+    async def condition(self) -> Any:
+        raise NotImplementedError
+
+    async def rebuild_indexes(self) -> list[str]:
+        return []
+
+
+def test_upkeep_that_fails_is_told_once_and_no_reason_not_to_sweep(caplog):
+    setting = Setting()
+    setting.store = Neglected(setting.world, blocking=True)
+    setting.run(setting.store.open())
+    sweeper = Sweeper("a", ["q"], lease_seconds=30)
+    for number in range(3):
+        job = Job(id=seam.new_id(), kind="k", queue="other", state=State.SCHEDULED)
+        setting.run(setting.store.commit([Group(changes=(AddJob(job, After(5_000)),))]))
+        setting.wait(10)
+        assert setting.run(sweeper.sweep(setting.store)).promoted == 1, number
+        assert setting.run(setting.store.get_jobs([job.id]))[0].state is State.AVAILABLE
+    assert setting.store.asked == 3
+    assert [record.message for record in caplog.records] == [
+        "the store's upkeep failed, and is tried again: the database user may not do this"
+    ]
+
+
+def test_upkeep_is_for_whoever_holds_the_duty_and_not_for_every_sweep():
+    setting = Setting()
+    setting.store = Neglected(setting.world, blocking=True)
+    setting.store.is_mended = True
+    setting.run(setting.store.open())
+    first, second = (Sweeper(name, ["q"], lease_seconds=30) for name in "ab")
+    for _ in range(5):
+        setting.run(first.sweep(setting.store))
+        setting.run(second.sweep(setting.store))
+    assert setting.store.asked == 1

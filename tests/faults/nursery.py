@@ -19,13 +19,16 @@ from typing import NoReturn
 
 import msgspec
 
-from tests.faults import filling, forking, history, producer, worker
+import tessera.store.postgres.store  # noqa: F401 - or each child would import the driver anew
+from tests.faults import filling, forking, history, newer, producer, worker
 
 MAINS: dict[str, Callable[[str], int]] = {
     "worker": worker.main,
     "producer": producer.main,
     "filling": filling.main,
     "forking": forking.main,
+    "newer_worker": newer.worker_main,
+    "newer_producer": newer.producer_main,
 }
 
 

@@ -1,4 +1,4 @@
-"""Processes on one SQLite file, and what is needed to strike them and to look at what is left.
+"""Processes on one SQLite file or one server, and what is needed to strike them and to look at what is left.
 
 Everything that is started here is known by its pid and is gone when the rig closes, whatever happened.
 """
@@ -21,12 +21,12 @@ from typing import Any, Final
 
 import msgspec
 
+from tessera.connect import Backend, connect
 from tessera.model.ids import show_id
 from tessera.model.job import Job
 from tessera.model.queries import Filter, Page
 from tessera.model.states import State
-from tessera.store.protocol import run_blocking
-from tessera.store.sqlite import SqliteFile, SqliteStore
+from tessera.store.protocol import Store, run_blocking
 from tests.faults import checker, history, nursery
 from tests.faults.history import Event, History
 
@@ -167,7 +167,7 @@ class Pulse:
 
 
 class Rig:
-    """A database file, its processes and their histories. Use as a context."""
+    """A store, its processes and their histories. Use as a context."""
 
     def __init__(
         self,
@@ -176,18 +176,20 @@ class Rig:
         synchronous: str = "normal",
         database: Path | None = None,
         within: Sequence[str] = (),
+        url: str = "",
     ) -> None:
-        """``within``: a command that the processes are started by."""
+        """``within``: a command that the processes are started by. ``url``: a store that is no file."""
         self.folder = folder
         self.database = database or folder / "work.db"
-        self.url = f"sqlite:///{self.database}?synchronous={synchronous}"
+        self.url = url or f"sqlite:///{self.database}?synchronous={synchronous}"
         self.processes: list[Process] = []
         self.seed = int.from_bytes(os.urandom(4), "big")
         self.random = random.Random(self.seed)
         self.own = History(folder / "rig.history", "rig")
         self.pulse = Pulse(folder / "pulse")
         self._born = Born(folder, within)
-        self._store: SqliteStore | None = None
+        self._backend: Backend | None = None
+        self._store: Store | None = None
         print(f"seed {self.seed}")
 
     def __enter__(self) -> Rig:
@@ -271,10 +273,11 @@ class Rig:
     # Looking ------------------------------------------------------------------------------------------------
 
     @property
-    def store(self) -> SqliteStore:
+    def store(self) -> Store:
         """A blocking handle of the test itself."""
         if self._store is None:
-            self._store = SqliteStore(SqliteFile(str(self.database), synchronous="normal"), blocking=True)
+            self._backend = connect(self.url)
+            self._store = self._backend.handle(blocking=True)
             run_blocking(self._store.open())
         return self._store
 
@@ -283,6 +286,9 @@ class Rig:
         if self._store is not None:
             run_blocking(self._store.close())
             self._store = None
+        if self._backend is not None:
+            self._backend.close()
+            self._backend = None
 
     def counts(self) -> dict[tuple[str, State], int]:
         """Jobs by queue and state."""
@@ -307,6 +313,8 @@ class Rig:
         """What the store finds wrong with itself, and SQLite with the file."""
         found = run_blocking(self.store.verify())
         self.close_store()
+        if not self.database.exists():
+            return found
         with sqlite3.connect(self.database) as connection:
             found += [row[0] for row in connection.execute("PRAGMA integrity_check") if row[0] != "ok"]
         connection.close()

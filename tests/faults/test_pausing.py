@@ -11,7 +11,7 @@ import pytest
 from tests.faults.history import Event
 from tests.faults.rig import Process, Rig
 
-pytestmark = [pytest.mark.store("sqlite"), pytest.mark.timeout(90)]
+pytestmark = pytest.mark.timeout(90)
 
 LEASE = 1.2
 STALE_WRITES = 50
@@ -20,8 +20,9 @@ LONGEST_SECONDS = 25.0
 
 
 @pytest.mark.capability("R2", "R3")
-def test_every_write_of_a_worker_that_was_stopped_beyond_its_leases_is_refused(rig: Rig) -> None:
+def test_every_write_of_a_worker_that_was_stopped_beyond_its_leases_is_refused(any_rig: Rig) -> None:
     """T-pause. INV-5, INV-6, INV-7, INV-10."""
+    rig = any_rig
     workers = [rig.worker(lease_seconds=LEASE, concurrency=16, prefetch=0) for _ in range(3)]
     producers = [
         rig.producer({"nap": 3, "doze": 2, "deaf": 1, "stubborn": 3}, rate=24, longest_ms=1_400)

@@ -9,7 +9,7 @@ import pytest
 from tests.faults import checker
 from tests.faults.rig import Rig
 
-pytestmark = [pytest.mark.store("sqlite"), pytest.mark.timeout(90)]
+pytestmark = pytest.mark.timeout(90)
 
 ROUNDS = 6
 EVERY_SECONDS = 2.0
@@ -17,8 +17,9 @@ MIX = {"nap": 8, "doze": 6, "stumble": 4, "keyed": 4, "apart": 1}
 
 
 @pytest.mark.capability("H10")
-def test_rolling_restarts_lose_nothing_overlap_nothing_and_burn_no_attempt(rig: Rig) -> None:
+def test_rolling_restarts_lose_nothing_overlap_nothing_and_burn_no_attempt(any_rig: Rig) -> None:
     """T-term. INV-1, INV-5, INV-30."""
+    rig = any_rig
     settings = {"lease_seconds": 5, "grace_seconds": 10}
     workers = [rig.worker(**settings) for _ in range(3)]
     producers = [rig.producer(MIX, rate=15) for _ in range(2)]

@@ -25,10 +25,9 @@ from tessera.model.changes import Answer, Done, EditJob, Group, Held, Lapsed, Mo
 from tessera.model.ids import show_id
 from tessera.model.job import Job, Terms, encode_terms
 from tessera.model.outcomes import Completed
-from tessera.model.queries import Claimed, ClaimRequest
+from tessera.model.queries import Claimed, ClaimRequest, Filter, JobPage, Page
 from tessera.options import JobOptions
 from tessera.store.protocol import Store, run_blocking
-from tessera.store.sqlite import SqliteFile, SqliteStore
 from tests.faults import history
 
 CEILING = 2
@@ -273,17 +272,35 @@ for _kind in app.kinds.values():
 # The store, as its callers see it ---------------------------------------------------------------------------
 
 
-class RecordedStore(SqliteStore):
-    """Writes down what was claimed, and what the store answered to every write under a lease."""
+_noted: set[tuple[bytes, int]] = set()
+"""Leases of this process that were written down as claimed."""
+
+
+class Recording:
+    """Mixed into a store: writes down what was claimed, and what the store answered to every write under a
+    lease.
+    """
 
     async def claim(self, request: ClaimRequest) -> Claimed:
-        claimed = await super().claim(request)
-        history.mine().note_all(("claimed", _claim(job, request.holder)) for job in claimed.jobs)
+        claimed: Claimed = await super().claim(request)  # type: ignore[misc]
+        self._note(claimed.jobs)
         return claimed
+
+    async def find_jobs(self, which: Filter, page: Page) -> JobPage:
+        """A worker whose claim's reply was lost finds its jobs so."""
+        found: JobPage = await super().find_jobs(which, page)  # type: ignore[misc]
+        if which.holder and which.cancel_requested is None:
+            self._note(found.jobs)
+        return found
+
+    def _note(self, jobs: Sequence[Job]) -> None:
+        new = [job for job in jobs if (job.id, job.fence) not in _noted]
+        _noted.update((job.id, job.fence) for job in new)
+        history.mine().note_all(("claimed", _claim(job, job.holder)) for job in new)
 
     async def commit(self, groups: Sequence[Group], request_id: str = "") -> list[Answer]:
         sent = time.time_ns() // 1_000_000
-        answers = await super().commit(groups, request_id)
+        answers: list[Answer] = await super().commit(groups, request_id)  # type: ignore[misc]
         told = (_answer(group, answer, sent) for group, answer in zip(groups, answers, strict=True))
         history.mine().note_all(one for one in told if one is not None)
         return answers
@@ -329,13 +346,15 @@ class RecordedBackend:
 
     def __init__(self, inner: Backend) -> None:
         self.url = inner.url
-        self.file: SqliteFile = inner._file  # type: ignore[attr-defined]  # it is a file's backend
+        self._inner = inner
 
     def handle(self, *, blocking: bool) -> Store:
-        return RecordedStore(self.file, blocking=blocking)
+        store = self._inner.handle(blocking=blocking)
+        store.__class__ = type("RecordedStore", (Recording, type(store)), {})
+        return store
 
     def close(self) -> None:
-        self.file.close()
+        self._inner.close()
 
 
 def use(url: str, *, recorded: bool = False) -> Tessera:

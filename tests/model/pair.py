@@ -42,13 +42,11 @@ class Pair(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = ManualClock()
         self.folder = tempfile.TemporaryDirectory()
-        self.rigs = []
-        for name in ("memory", "sqlite"):
-            store, path, _ = build(name, Path(self.folder.name), blocking=True, clock=self.clock)
-            self.rigs.append(Rig(store, blocking=True, clock=self.clock, path=path))
-            self.rigs[-1].run(store.open())
+        self.rigs = self.make_rigs()
+        self.clock = self.rigs[0].clock
+        for rig in self.rigs:
+            rig.run(rig.store.open())
         self.plain = Plain()
         self.policy = Policy()
         self.names: list[str] = []
@@ -63,6 +61,15 @@ class Pair(RuleBasedStateMachine):
         """What sweeps read, now or long ago."""
         self.latest = 0
         self.steps = 0
+
+    def make_rigs(self) -> list[Rig]:
+        """The two stores, not yet opened, with one clock."""
+        clock = ManualClock()
+        rigs = []
+        for name in ("memory", "sqlite"):
+            store, path, _ = build(name, Path(self.folder.name), blocking=True, clock=clock)
+            rigs.append(Rig(store, blocking=True, clock=clock, path=path))
+        return rigs
 
     def teardown(self) -> None:
         try:

@@ -76,11 +76,14 @@ class PrivatePostgres:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
+        self._launch()
+        self.wait_until_it_answers()
+
+    def _launch(self) -> None:
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 self.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
             )
-        self.wait_until_it_answers()
 
     def wait_until_it_answers(self) -> None:
         end = time.monotonic() + STARTS_WITHIN
@@ -90,7 +93,9 @@ class PrivatePostgres:
             except psycopg.OperationalError:
                 if time.monotonic() > end:
                     raise
-                time.sleep(0.02)
+                if self._process is not None and self._process.poll() is not None:
+                    self._launch()  # backends of the one that was killed still held its memory
+                time.sleep(0.05)
                 continue
             return
 

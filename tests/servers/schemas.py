@@ -35,6 +35,9 @@ class Clock(ManualClock):
     def __init__(self, connection: psycopg.Connection, schema: str) -> None:
         self._connection = connection
         self._schema = schema
+        self._latest = 0
+        self.is_forward_only = False
+        """Whether the server's clock stands still where the test's is set back."""
         super().__init__()
 
     @property
@@ -44,7 +47,8 @@ class Clock(ManualClock):
     @now.setter
     def now(self, now: int) -> None:
         self._now = now
-        self._connection.execute(f"UPDATE {self._schema}.test_clock SET now = %s", (now,))
+        self._latest = max(self._latest, now) if self.is_forward_only else now
+        self._connection.execute(f"UPDATE {self._schema}.test_clock SET now = %s", (self._latest,))
 
 
 @cache
@@ -102,6 +106,11 @@ def with_clock(installation: bytes, *, pooled: bool) -> tuple[Server, Clock]:
     clock = Clock(connection, schema)
     url = pgbouncer_url() if pooled else direct_url()
     return Server(url, schema=schema, clock=clock), clock
+
+
+def durable_url() -> str:
+    """The URL of an empty installation whose commits wait for the disk."""
+    return f"{postgres_url()}?schema={emptied('durable')}"
 
 
 def real_url() -> str:

@@ -207,7 +207,9 @@ async def test_release_gives_the_job_up_uncharged(rig):
 
 
 @pytest.mark.parametrize(
-    "value", [object(), float, "x" * 300_000, {1: object()}], ids=["object", "type", "too long", "nested"]
+    "value",
+    [object(), float, "x" * 300_000, {1: object()}, [float("nan")], {"a": b"x"}],
+    ids=["object", "type", "too long", "nested", "NaN", "bytes"],
 )
 async def test_a_result_that_cannot_be_stored_aborts_the_job(rig, value):
     async def returns():  # no annotation: any JSON

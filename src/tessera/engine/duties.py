@@ -3,6 +3,7 @@ duty is guarded by what it saw, so that two leaders at once, or none for a while
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Final
 
@@ -11,11 +12,16 @@ import msgspec
 from tessera import seam
 from tessera.engine.sweeping import Swept, sweep
 from tessera.model.changes import After, AtVersion, Done, DropRecord, Group, PutRecord
+from tessera.model.errors import TesseraError
 from tessera.rules import outage
-from tessera.store.protocol import Store
+from tessera.store.protocol import Maintains, Store
+
+logger = logging.getLogger("tessera.duties")
 
 DUTY_SPACE: Final = "~duty"
 DUTY_LEASE_MS: Final = 10_000
+MAINTAIN_SECONDS: Final = 10.0
+"""Between two rounds of a store's own upkeep."""
 
 
 class DutyHolder(msgspec.Struct, frozen=True, gc=False):
@@ -78,6 +84,8 @@ class Sweeper:
         self._queues = tuple(queues)
         self._lease_seconds = lease_seconds
         self._watch = outage.Watch()
+        self._maintain_at = 0.0
+        self._is_neglected = False
 
     async def sweep(self, store: Store) -> Swept:
         """Do what is due, as far as the outage rule lets rescue happen now. Raises what the store raises."""
@@ -87,10 +95,25 @@ class Sweeper:
         # of the gap.
         await store.commit([])
         self._watch, rescue = outage.before_sweep(self._watch, seam.monotonic(), self._lease_seconds)
-        queues = None if await self._duty.hold(store) else self._queues
+        holds = await self._duty.hold(store)
+        queues = None if holds else self._queues
         swept = await sweep(store, queues=queues, rescue=rescue.allowed, charged=rescue.charged)
         self._watch = outage.after_sweep(self._watch, seam.monotonic(), rescue, more=swept.more)
+        if holds and isinstance(store, Maintains) and seam.monotonic() >= self._maintain_at:
+            self._maintain_at = seam.monotonic() + MAINTAIN_SECONDS
+            await self._maintain(store)
         return swept
+
+    async def _maintain(self, store: Maintains) -> None:
+        """Upkeep that fails, for want of a permission say, is told once, and no reason not to sweep."""
+        try:
+            await store.maintain()
+        except TesseraError as error:
+            if not self._is_neglected:
+                logger.warning("the store's upkeep failed, and is tried again: %s", error)
+            self._is_neglected = True
+        else:
+            self._is_neglected = False
 
     async def resign(self, store: Store) -> None:
         """Give the duty up. Raises what the store raises."""

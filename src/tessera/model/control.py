@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from tessera.model.errors import InvalidArgument
+from tessera.model.showing import shown
 
 Seconds = float | int | timedelta
 """A span: seconds as a number, or a timedelta."""
@@ -14,7 +15,7 @@ def to_ms(span: Seconds, argument: str, *, least: int = 0) -> int:
     """Whole milliseconds of a span. Raises InvalidArgument if it is negative, or rounds to zero unasked."""
     seconds = span.total_seconds() if isinstance(span, timedelta) else span
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise InvalidArgument(argument, f"is {seconds!r}; give seconds as a number, or a timedelta")
+        raise InvalidArgument(argument, f"is {shown(seconds)}; give seconds as a number, or a timedelta")
     if not 0 <= seconds < 10**10:
         raise InvalidArgument(argument, f"is {seconds} seconds; it must not be negative, and below 10^10")
     ms = round(seconds * 1_000)

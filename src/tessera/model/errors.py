@@ -26,7 +26,7 @@
     │   └── UnsafeFilesystem     SQLite cannot be trusted on this file system
     ├── OutcomeUnknown           the reply was lost: the effect may or may not exist
     ├── ConfigError              settings are wrong; lists every problem with its source
-    ├── JobNotCompleted          ``result()`` of a job that is dead, cancelled or gone
+    ├── JobNotCompleted          ``result()`` of a job that is dead, cancelled, quarantined or gone
     └── ResultTimeout            ``result()`` waited long enough; the job goes on
 
 A code is stable and is the same through every door; the words may improve.
@@ -36,6 +36,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import ClassVar
+
+from tessera.model.showing import MOST_SHOWN, cut
 
 
 class TesseraError(Exception):
@@ -53,9 +55,9 @@ class InvalidArgument(TesseraError, ValueError):
     code = "invalid_argument"
 
     def __init__(self, argument: str, problem: str) -> None:
-        self.argument = argument
-        self.problem = problem
-        super().__init__(f"{argument}: {problem}")
+        self.argument = cut(argument, MOST_SHOWN)
+        self.problem = cut(problem)
+        super().__init__(f"{self.argument}: {self.problem}")
 
 
 class InvalidMember(InvalidArgument):
@@ -267,7 +269,7 @@ class ConfigError(TesseraError):
     code = "config_error"
 
     def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = tuple(problems)
+        self.problems = tuple(cut(problem) for problem in problems)
         super().__init__("settings are wrong:\n" + "\n".join(f"  - {problem}" for problem in self.problems))
 
 

@@ -17,6 +17,8 @@ from typing import Any, Final, Generic, Protocol, TypeVar, get_args
 
 import msgspec
 
+from tessera.model.showing import told
+
 T = TypeVar("T")
 
 # Text that a caller gives for bytes is a mistake and not base64.
@@ -24,6 +26,10 @@ _NOT_FROM_TEXT: Final = (bytes, bytearray, memoryview)
 
 # msgspec ends its texts with the place: " - at `$.to[0]`", or "`key` in" it.
 _PLACE: Final = re.compile(r"(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$(?P<where>.*)`)?", re.DOTALL)
+
+
+_NON_FINITE: Final = "NaN and infinity have no JSON form"
+_BYTES: Final = "bytes would come back as base64 text; annotate them as bytes, or give text"
 
 
 class Misfit(ValueError):
@@ -94,8 +100,26 @@ class JsonForm(Generic[T]):
             change = _change(cast, back)
         except RecursionError:
             raise Misfit("", "is nested too deeply") from None
+        except MemoryError:
+            raise
+        except Exception as error:
+            # Comparing calls the value's own code.
+            raise Misfit("", f"cannot be compared with what was stored of it ({_own(error)})") from error
         if change is not None:
-            raise Misfit("", "NaN and infinity have no JSON form" if _has_non_finite(cast) else change)
+            raise Misfit("", _NON_FINITE if _has_non_finite(cast) else change)
+        return data
+
+    def write_result(self, value: object) -> bytes:
+        """As ``write``; what comes back may differ (a tuple as a list), but no NaN as null and no bytes as
+        text.
+        """
+        cast = self._cast(value)
+        data = _written(cast, self._encode)
+        back = self._read_back(cast, data)
+        if b"null" in data and _has_non_finite(cast):
+            raise Misfit("", _NON_FINITE)
+        if _has_bytes_as_text(cast, back):
+            raise Misfit("", _BYTES)
         return data
 
     def read(self, data: bytes | msgspec.Raw) -> T:
@@ -124,17 +148,24 @@ class JsonForm(Generic[T]):
             return self.read(data)
         except Misfit as misfit:
             if _has_non_finite(cast):
-                raise Misfit(misfit.where, "NaN and infinity have no JSON form") from None
+                raise Misfit(misfit.where, _NON_FINITE) from None
             raise
 
 
 def write_plain(value: object) -> bytes:
-    """Write a value as JSON as it stands. Raises ``Misfit`` if it, or a part of it, has no JSON form.
+    """Write a value as JSON as it stands. Raises ``Misfit`` if it, or a part of it, has no JSON form, or one
+    that nobody could read back: NaN would be null, bytes would be text.
 
     >>> write_plain({"lines": 3, "tags": ("a", "b")})
     b'{"lines":3,"tags":["a","b"]}'
     """
-    return _written(value, _encode)
+    data = _written(value, _encode)
+    for part in _all_parts(value):
+        if isinstance(part, float) and not math.isfinite(part):
+            raise Misfit("", _NON_FINITE)
+        if isinstance(part, _NOT_FROM_TEXT):
+            raise Misfit("", _BYTES)
+    return data
 
 
 def _written(value: object, encode: Callable[[object], bytes]) -> bytes:
@@ -144,8 +175,13 @@ def _written(value: object, encode: Callable[[object], bytes]) -> bytes:
         raise Misfit("", "text with a lone surrogate has no JSON form") from None
     except RecursionError:
         raise Misfit("", "is nested too deeply, or contains itself") from None
+    except MemoryError:
+        raise
     except (TypeError, ValueError) as error:
-        raise Misfit("", _lower_first(str(error))) from error
+        raise Misfit("", _lower_first(told(error))) from error
+    except Exception as error:
+        # The value's own code.
+        raise Misfit("", f"has no JSON form ({_own(error)})") from error
 
 
 def _model_to_json(value: Any) -> msgspec.Raw:  # noqa: ANN401  msgspec hands over whatever it does not know
@@ -198,7 +234,7 @@ def _misfit(error: Exception, *, quote: bool) -> Misfit:
         return Misfit("", "is nested too deeply")
     if not isinstance(error, msgspec.DecodeError):
         return Misfit("", _own_check(error, quote=quote))
-    match = _PLACE.fullmatch(str(error))
+    match = _PLACE.fullmatch(told(error))
     assert match is not None  # both parts of the pattern are optional
     what, where = match["what"], match["where"] or ""
     if error.__cause__ is not None:
@@ -212,8 +248,12 @@ def _own_check(error: BaseException, *, quote: bool) -> str:
     if isinstance(error, _ModelRefusal):
         return str(error) if quote else error.unquoted
     if quote:
-        return f"{type(error).__name__}: {error}"
+        return _own(error)
     return f"the type's own check refused it ({type(error).__name__})"
+
+
+def _own(error: BaseException) -> str:
+    return f"{type(error).__name__}: {told(error)}"
 
 
 def _lower_first(text: str) -> str:
@@ -241,9 +281,35 @@ def _change(given: object, back: object) -> str | None:
 
 
 def _has_non_finite(value: object) -> bool:
-    if isinstance(value, float):
-        return not math.isfinite(value)
-    return any(_has_non_finite(part) for part in _parts(value))
+    return any(isinstance(part, float) and not math.isfinite(part) for part in _all_parts(value))
+
+
+def _has_bytes_as_text(given: object, back: object) -> bool:
+    left = [(given, back)]
+    while left:
+        given, back = left.pop()
+        if isinstance(given, _NOT_FROM_TEXT) and isinstance(back, str):
+            return True
+        if not isinstance(given, _LEAVES):
+            left.extend(zip(_parts(given), _parts(back), strict=False))
+    return False
+
+
+def _all_parts(value: object) -> Iterator[object]:
+    """The value and all that it holds, keys too, however deep. It must not hold itself."""
+    left = [value]
+    while left:
+        part = left.pop()
+        yield part
+        if isinstance(part, dict):
+            left.extend(part)
+        elif _is_model(type(part)):
+            left.extend(getattr(part, "__dict__", {}).values())
+        if not isinstance(part, _LEAVES):
+            left.extend(_parts(part))
+
+
+_LEAVES: Final = (str, int, float, bytes, type(None))
 
 
 def _parts(value: object) -> Iterator[object]:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from tessera.model.errors import InvalidArgument, UndecodablePayload
+from tessera.model.showing import MOST_SHOWN
 from tessera.rules.declaration import Declaration, Parameter, read_declaration
 from tessera.rules.jsonform import JsonForm, Misfit, write_plain
 
@@ -130,10 +131,11 @@ class Signature:
     def encode_result(self, value: object) -> bytes:
         """Write what the handler returned. Raises ``InvalidArgument`` if the return annotation does not fit.
 
-        Without one, whatever JSON can show of the value: a tuple as a list, a datetime as text, NaN as null.
+        Without one, what JSON can show of the value: a tuple as a list, a datetime as text. NaN, which would
+        be null, is refused, and so are bytes that no annotation turns back from text.
         """
         try:
-            return write_plain(value) if self._result is None else self._result.write(value)
+            return write_plain(value) if self._result is None else self._result.write_result(value)
         except Misfit as misfit:
             raise InvalidArgument("result", misfit.told) from misfit
 
@@ -224,7 +226,7 @@ class Signature:
         return f"is missing; {self.function_name} requires it"
 
     def _unexpected(self, name: str) -> str:
-        near = difflib.get_close_matches(name, self._parameters, n=1)
+        near = difflib.get_close_matches(name[:MOST_SHOWN], self._parameters, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         return f"{self.function_name} takes no such argument{hint}"
 

@@ -11,13 +11,16 @@ there; raise the typed errors of ``model/errors`` and nothing of a driver's.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TYPE_CHECKING, TypeVar, runtime_checkable
 
 from tessera.model.changes import Answer, Group, Record
 from tessera.model.ids import JobId
 from tessera.model.job import Job
 from tessera.model.queries import Claimed, ClaimRequest, Due, Event, Filter, JobPage, Page
 from tessera.model.states import State
+
+if TYPE_CHECKING:
+    from tessera.model.condition import Condition  # only who asks for it needs it
 
 _T = TypeVar("_T")
 
@@ -157,6 +160,57 @@ class Describes(Protocol):
     async def describe(self) -> dict[str, str]:
         """Facts for an operator by name: where the data lies, its durability class, the server's or library's
         version. Names may grow.
+        """
+        ...
+
+
+@runtime_checkable
+class Evolves(Protocol):
+    """The schema changes beside the work: ``migrate`` does what code of the release before does not mind, and
+    both releases share the tables until ``contract``.
+    """
+
+    async def contract(self, dry_run: bool = False) -> list[str]:
+        """Do what older code would mind, now that none runs; the steps taken or, on a dry run, to take."""
+        ...
+
+    async def adopt(self) -> list[str]:
+        """Take tables that were made by hand from ``script`` for those of this release; the steps written
+        down. Must look whether they are as they should be, and raises StoreError with what differs.
+        """
+        ...
+
+    async def script(self, to: int | None = None, contract: bool = False) -> str:
+        """The SQL of what ``migrate`` to this version, or ``contract``, would do."""
+        ...
+
+
+@runtime_checkable
+class Maintains(Protocol):
+    """The store needs upkeep of its own."""
+
+    async def maintain(self) -> None:
+        """Do what upkeep is due. To be called every so often by whoever holds the duty; harmless if two do at
+        once, and never in the way of a claim or a finish.
+        """
+        ...
+
+    async def condition(self) -> Condition:
+        """How tables and indexes are, and what holds them back."""
+        ...
+
+    async def rebuild_indexes(self) -> list[str]:
+        """Build bloated indexes anew beside the work, on an operator's word; their names. May take long."""
+        ...
+
+
+@runtime_checkable
+class SetsClockBack(Protocol):
+    """The store goes by the clocks of its processes, and remembers how far they were."""
+
+    async def set_clock_back(self) -> int:
+        """Take back a time that is more than a minute ahead of this machine's clock, and with it the spans
+        that were reckoned from it. By how many milliseconds; 0 if there is nothing to take back.
         """
         ...
 

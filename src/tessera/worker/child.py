@@ -27,6 +27,7 @@ from tessera.model.errors import InvalidArgument, StaleLease, TesseraError, Unde
 from tessera.model.ids import show_id
 from tessera.model.job import Job
 from tessera.model.outcomes import Outcome
+from tessera.model.showing import shown
 from tessera.rules.jsonform import Misfit, write_plain
 from tessera.worker import verdict, wire
 from tessera.worker.context import ChildResult, Context
@@ -172,7 +173,7 @@ def _enqueue(
     kind = what if isinstance(what, str) else getattr(what, "name", None)
     if not isinstance(kind, str):
         raise InvalidArgument(
-            "what", f"is {what!r}; in an isolated handler give a kind or its decorated function"
+            "what", f"is {shown(what)}; in an isolated handler give a kind or its decorated function"
         )
     try:
         plain = msgspec.json.decode(write_plain([list(args), dict(kwargs), dict(options)]))

@@ -14,6 +14,7 @@ from tessera.model.control import Control, Seconds, to_ms
 from tessera.model.errors import InvalidArgument
 from tessera.model.ids import show_id
 from tessera.model.job import Job, extras_of
+from tessera.model.showing import shown
 from tessera.model.states import State
 from tessera.rules import names
 from tessera.rules.jsonform import Misfit, write_plain
@@ -261,7 +262,7 @@ class Context:
         """
         if on_child_dead not in ("continue", "fail", "wait"):
             raise InvalidArgument(
-                "on_child_dead", f"is {on_child_dead!r}; it is 'continue', 'fail' or 'wait'"
+                "on_child_dead", f"is {shown(on_child_dead)}; it is 'continue', 'fail' or 'wait'"
             )
         if isinstance(children, str | bytes) or not isinstance(children, Sequence):
             raise InvalidArgument("children", f"is of type {type(children).__name__}; give a list")

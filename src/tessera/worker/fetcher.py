@@ -54,6 +54,7 @@ class Fetcher:
         self._slots = slots
         self._completer = completer
         self._leases = leases
+        self._told_at = 0
         self._stats = stats
         self._settings = settings
         self._holder = holder
@@ -163,6 +164,7 @@ class Fetcher:
         except OutcomeUnknown:
             self._unknown_since = sent
             raise
+        self._told_at = claimed.now
         self._charge(order, claimed, wanted)
         got = len(claimed.jobs)
         # A claim that set aside as many as it may has not seen what stands behind them.
@@ -178,7 +180,7 @@ class Fetcher:
     async def _adopt(self) -> None:
         """Take over what a claim gave us whose reply was lost. The leases run from when it was sent."""
         assert self._unknown_since is not None
-        jobs = await unknown_jobs(self._store, self._holder, self._leases)
+        jobs = await unknown_jobs(self._store, self._holder, self._leases, self._told_at)
         sent, self._unknown_since = self._unknown_since, None
         if jobs:
             logger.warning("%d jobs were claimed by a call whose reply was lost; they run now", len(jobs))

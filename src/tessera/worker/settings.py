@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tessera.model.errors import ConfigError, InvalidArgument
+from tessera.model.showing import shown
 from tessera.rules.names import validate_queue
 
 Mode = Literal["weighted", "strict"]
@@ -69,7 +70,7 @@ class WorkerSettings:
         for name, least in _LEAST_SECONDS.items():
             value = getattr(self, name)
             if not _is_number(value) or value < least:
-                problems.append(f"{name}: is {value!r}; it is a number of seconds, at least {least:g}")
+                problems.append(f"{name}: is {shown(value)}; it is a number of seconds, at least {least:g}")
         if problems:
             raise ConfigError(problems)
 
@@ -83,23 +84,24 @@ class WorkerSettings:
 
 def _queue_problems(queues: object, mode: object) -> list[str]:
     problems: list[str] = []
-    if mode not in ("weighted", "strict"):
-        problems.append(f"mode: is {mode!r}; it is 'weighted' or 'strict'")
-    if isinstance(queues, str) or not isinstance(queues, Mapping | Sequence):
-        return [*problems, f"queues: is {queues!r}; give a list of names, or names with weights"]
+    if not isinstance(mode, str) or mode not in ("weighted", "strict"):
+        problems.append(f"mode: is {shown(mode)}; it is 'weighted' or 'strict'")
+    if isinstance(queues, str | bytes | bytearray | memoryview) or not isinstance(queues, Mapping | Sequence):
+        return [*problems, f"queues: is {shown(queues)}; give a list of names, or names with weights"]
     if not queues:
         problems.append("queues: names no queue")
     for name in queues:
         try:
             validate_queue(name)
         except InvalidArgument as error:
-            problems.append(f"queues: {name!r} {error.problem}")
+            problems.append(f"queues: {shown(name)} {error.problem}")
     if isinstance(queues, Mapping):
         if mode == "strict":
             problems.append("queues: have weights, which strict order has no use for; give a list")
         for name, weight in queues.items():
             if not _is_number(weight) or weight <= 0:
-                problems.append(f"queues: {name!r} has the weight {weight!r}; it is a number above 0")
+                told = f"has the weight {shown(weight)}; it is a number above 0"
+                problems.append(f"queues: {shown(name)} {told}")
     elif not problems and len(set(queues)) < len(queues):
         problems.append("queues: names one twice")
     return problems
@@ -108,9 +110,11 @@ def _queue_problems(queues: object, mode: object) -> list[str]:
 def _count_problems(settings: WorkerSettings) -> list[str]:
     problems: list[str] = []
     if not _is_whole(settings.concurrency, 1, 10_000):
-        problems.append(f"concurrency: is {settings.concurrency!r}; it is a whole number from 1 to 10000")
+        told = shown(settings.concurrency)
+        problems.append(f"concurrency: is {told}; it is a whole number from 1 to 10000")
     if settings.prefetch is not None and not _is_whole(settings.prefetch, 0, 10_000):
-        problems.append(f"prefetch: is {settings.prefetch!r}; it is None or a whole number from 0 to 10000")
+        told = shown(settings.prefetch)
+        problems.append(f"prefetch: is {told}; it is None or a whole number from 0 to 10000")
     return problems
 
 
@@ -119,4 +123,9 @@ def _is_whole(value: object, least: int, most: int) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond all floats
+        return False

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final
@@ -65,7 +65,9 @@ class Worker:
         open_renewer_store: OpenStore,
         services: ContextServices,
         data: Mapping[object, object] | None = None,
+        on_ended: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """``on_ended`` is awaited once the stores that it opened are closed."""
         self.settings = settings
         self.incarnation = seam.new_incarnation()
         """One life of one worker: what ``Job.holder`` says."""
@@ -76,6 +78,7 @@ class Worker:
         self._open_store = open_store
         self._open_renewer_store = open_renewer_store
         self._services = services
+        self._on_ended = on_ended
         self._parts: _Parts | None = None
         self._stop_early: float | None = None
         """The grace of a stop that was asked for before there was anything to stop."""
@@ -111,6 +114,7 @@ class Worker:
         except BaseException:
             self._parts = None
             await parts.store.close()
+            await self._tell_ended()
             raise
         self._state = "running"
         parts.begin()
@@ -156,9 +160,16 @@ class Worker:
         try:
             await self._drain(parts)
         finally:
-            await parts.close()
-            self._state = "stopped"
+            try:
+                await parts.close()
+            finally:
+                self._state = "stopped"
+                await self._tell_ended()
         logger.info("worker %s has ended", self.settings.name or self.incarnation)
+
+    async def _tell_ended(self) -> None:
+        if self._on_ended is not None:
+            await self._on_ended()
 
     async def _drain(self, parts: _Parts) -> None:
         parts.slots.close()

@@ -1,9 +1,12 @@
 """``tessera doctor``: what an operator asks first, and a status that says whether something is wrong."""
 
+import sqlite3
+from contextlib import closing
+
 import msgspec
 import pytest
 
-from tessera import Tessera
+from tessera import Tessera, seam
 from tessera.config import KNOWN
 from tessera.model.changes import Group, PutRecord
 from tessera.model.errors import StoreUnavailable
@@ -134,3 +137,34 @@ def test_findings_come_first_and_spans_have_units(run, greet):
     assert [line.split() for line in out.splitlines() if line.startswith("lease ")] == [
         ["lease", "60", "s", "TESSERA_LEASE"]
     ]
+
+
+@pytest.fixture
+def ahead(run, url):
+    """The store after some process had a clock an hour ahead."""
+    path = url.removeprefix("sqlite:///").partition("?")[0]
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE tessera_meta SET clock = ?", [seam.now_ms() + 3_600_000])
+
+
+def test_a_clock_far_ahead_is_found_and_what_to_do_is_told(run, ahead):
+    answer = run("doctor", "--json")
+    assert answer.status == 1
+    [error] = answer.json["errors"]
+    assert error.startswith(("the store's clock is 3,600 s ahead", "the store's clock is 3,599 s ahead"))
+    assert "tessera doctor --reset-clock" in error
+
+
+def test_a_clock_far_ahead_is_set_back_when_asked_to(run, ahead, greet):
+    assert run("doctor", "--reset-clock").status == 2  # nobody there to be asked
+    assert run("doctor").status == 1
+    answer = run("doctor", "--reset-clock", "--yes", "--deep")
+    assert answer.status == 0, answer
+    assert "the store's clock was set back by 3,600 s" in answer.err or "by 3,599 s" in answer.err
+    assert "not ahead; nothing was changed" in run("doctor", "--reset-clock", "--yes").err
+
+
+def test_a_store_whose_clock_cannot_be_set_says_so(bare):
+    answer = bare("--url", "memory://", "doctor", "--reset-clock", "--yes", "--json")
+    assert answer.status == 1
+    assert answer.error["code"] == "unsupported"

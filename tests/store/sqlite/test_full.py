@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import sqlite3
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ from tessera.model.changes import Done
 from tessera.model.errors import StoreFull
 from tessera.store.protocol import run_blocking
 from tessera.store.sqlite import ballast as ballasts
+from tessera.store.sqlite import connection as connections
 from tessera.store.sqlite.ballast import Ballast
 from tests.store.sqlite.rig import ROOT, child, output_of
 
@@ -110,6 +112,83 @@ def test_on_a_disk_of_six_megabytes_what_runs_can_finish(tmp_path, open_handle):
         env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"},
     )
     assert check(copy, output_of(process), open_handle) >= 1
+
+
+LOOK_AND_CANCEL = """
+import os, subprocess, sys
+from tessera import Tessera
+
+folder = sys.argv[1]
+url = f"sqlite:///{folder}/work.db"
+with Tessera(url) as app:
+    job = app.job(kind="work")(lambda text: None).enqueue("x" * 1_000).id
+with open(f"{folder}/filler", "wb", buffering=0) as filler:
+    try:
+        while True:
+            filler.write(bytes(4_096))
+    except OSError:
+        pass
+cli = [sys.executable, "-m", "tessera", "--url", url]
+for command in (["jobs", "list"], ["jobs", "cancel", job], ["queues", "list"], ["dead", "list"], ["doctor"]):
+    told = subprocess.run([*cli, *command], capture_output=True, text=True)
+    print(command, told.stderr.strip(), told.returncode, flush=True)
+with Tessera(url) as app:
+    try:
+        app.job(kind="work")(lambda text: None).enqueue("x" * 1_000)
+    except Exception as error:
+        print("new", type(error).__name__)
+os.unlink(f"{folder}/filler")
+with Tessera(url) as app:
+    print("later", app.job(kind="work")(lambda text: None).enqueue("").get().state, app.jobs.get(job).state)
+"""
+
+
+@pytest.mark.skipif(not _may_mount(), reason="a small disk needs root and a mount namespace")
+def test_on_a_full_disk_that_no_process_works_on_an_operator_can_read_and_cancel(tmp_path):
+    """INV-33: the ballast is there for him too."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    process = subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=6m tmpfs "$1" && "$2" -c "$3" "$1"', "sh",
+         str(disk), sys.executable, LOOK_AND_CANCEL],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"},
+    )  # fmt: skip
+    output = output_of(process)
+    statuses = [line.rpartition(" ")[2] for line in output.splitlines() if line.startswith("[")]
+    assert statuses == ["0"] * 5, output
+    assert "new StoreFull" in output
+    assert "later available cancelled" in output
+
+
+@pytest.mark.parametrize("has_ballast", [True, False])
+def test_without_room_to_open_the_file_the_ballast_goes_if_there_is_one(
+    path, open_handle, has_ballast, monkeypatch
+):
+    """The portable form: there is room for a log only without the ballast."""
+    size = 4_096 if has_ballast else 0
+    first = open_handle(ballast_bytes=size)
+    first.add("a")
+    first.close()
+    opened = connections.open_writer
+
+    def open_writer(*args, **options):
+        if not has_ballast or os.path.exists(path + ".ballast"):
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
+            raise error
+        return opened(*args, **options)
+
+    monkeypatch.setattr(connections, "open_writer", open_writer)
+    if not has_ballast:
+        with pytest.raises(StoreFull):
+            open_handle(ballast_bytes=size)
+        return
+    handle = open_handle(ballast_bytes=size)
+    assert handle.names() == ["a"]
+    handle.complete(handle.claim().jobs)
 
 
 # The ballast by itself --------------------------------------------------------------------------------------

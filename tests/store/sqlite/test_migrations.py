@@ -142,7 +142,7 @@ def _verify(file: SqliteFile) -> list[str]:
 
 
 def test_a_step_that_fails_leaves_nothing_of_itself(path, handle, steps):
-    bad = (steps[0], steps[1]._replace(forward=(*steps[1].forward, "CREATE TABLE tessera_job (id)")))
+    bad = (steps[0], steps[1]._replace(post=(schemafiles.Piece(("CREATE TABLE tessera_job (id)",)),)))
     before = schema_of(path)
     connection = sqlite3.connect(path, isolation_level=None)
     with pytest.raises(sqlite3.OperationalError):

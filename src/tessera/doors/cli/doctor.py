@@ -6,6 +6,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -15,13 +16,17 @@ from tessera import seam
 from tessera._version import __version__
 from tessera.app import Tessera
 from tessera.config import KNOWN, Settings, read, shown_url
+from tessera.doors.cli.condition import facts_of, worries
 from tessera.doors.cli.failing import DONE, REFUSED, SETTINGS, status_of
-from tessera.doors.cli.opening import Door, Verb, pass_door
+from tessera.doors.cli.opening import YES, Door, Verb, pass_door
 from tessera.engine import inspecting
-from tessera.model.errors import ConfigError, TesseraError
-from tessera.store.protocol import Describes, Store
+from tessera.model.errors import ConfigError, TesseraError, Unsupported
+from tessera.store.protocol import Describes, Maintains, SetsClockBack, Store
 
 _PACKAGES: Final = ("msgspec", "click", "rich", "pydantic", "uvloop")
+_AHEAD: Final = "clock ahead of this process by ms"
+_LEAD_MS: Final = 60_000
+"""A clock this far ahead is not waited for any more."""
 _SKEW_MS: Final = 1_000
 """A clock further from the store's is worth a word: only display and local timers suffer, but logs mislead.
 """
@@ -34,6 +39,7 @@ class Findings:
     settings: list[dict[str, Any]] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     store: dict[str, Any] = field(default_factory=dict)
+    upkeep: dict[str, Any] = field(default_factory=dict)
     work: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -51,8 +57,14 @@ class Findings:
     is_flag=True,
     help="Re-derive every count, counter, slot and edge from the rows; slow on a large store.",
 )
+@click.option(
+    "--reset-clock",
+    is_flag=True,
+    help="First set a store's clock that ran far ahead back to this machine's; it asks.",
+)
+@YES
 @pass_door
-def doctor(door: Door, deep: bool) -> int:
+def doctor(door: Door, deep: bool, reset_clock: bool, yes: bool) -> int:
     """Look at settings, store and workers, and say what is wrong.
 
     The status is 0 if nothing is wrong (warnings are no error), 5 for wrong settings, 4 if the store cannot
@@ -64,6 +76,8 @@ def doctor(door: Door, deep: bool) -> int:
     for problem in problems:
         findings.wrong(problem, SETTINGS)
     if not problems:
+        if reset_clock:
+            _reset_clock(door, yes)
         _look_at_store(door, findings, deep)
     if door.as_json:
         door.out.document(vars(findings))
@@ -101,13 +115,33 @@ def _versions() -> dict[str, str]:
     return found
 
 
+def _reset_clock(door: Door, yes: bool) -> None:
+    now = datetime.fromtimestamp(seam.now_ms() / 1_000, UTC)
+    door.confirm(f"Set the store's clock back to {now:%Y-%m-%d %H:%M:%S} UTC, if it is ahead?", yes=yes)
+    back = door.run(_set_clock_back)
+    if back:
+        door.out.note(
+            f"the store's clock was set back by {back / 1_000:,.0f} s; what waits for an instant waits still: "
+            "see tessera jobs list --state scheduled"
+        )
+    else:
+        door.out.note("the store's clock is not ahead; nothing was changed")
+
+
+async def _set_clock_back(store: Store) -> int:
+    if not isinstance(store, SetsClockBack):
+        raise Unsupported(store.name, "setting its clock back")
+    return await store.set_clock_back()
+
+
 def _look_at_store(door: Door, findings: Findings, deep: bool) -> None:
     try:
         app = door.app()
         findings.store["url"] = shown_url(app.url)
         findings.store |= door.run(_facts, app)
+        findings.upkeep = door.run(lambda store: _upkeep(store, findings), app)
         findings.work = door.run(lambda store: _work(store, app, findings), app)
-        _compare_clocks(findings)
+        _compare_clocks(findings, sets_clock_back=isinstance(app._store(), SetsClockBack))
         if deep:
             differences = door.run(lambda store: store.verify(), app)
             findings.store["verify"] = "sound" if not differences else f"{len(differences)} difference(s)"
@@ -132,10 +166,18 @@ async def _facts(store: Store) -> dict[str, Any]:
     facts["installation"] = store.installation.hex()
     facts["policy version"] = await store.policy_version()
     sent = seam.now_ms()
-    facts["clock ahead of this process by ms"] = (await store.due(1, ())).now - (sent + seam.now_ms()) // 2
+    facts[_AHEAD] = (await store.due(1, ())).now - (sent + seam.now_ms()) // 2
     if isinstance(store, Describes):
         facts |= await store.describe()
     return facts
+
+
+async def _upkeep(store: Store, findings: Findings) -> dict[str, Any]:
+    if not isinstance(store, Maintains):
+        return {}
+    condition = await store.condition()
+    findings.warnings += worries(condition)
+    return facts_of(condition)
 
 
 async def _work(store: Store, app: Tessera, findings: Findings) -> dict[str, Any]:
@@ -161,9 +203,15 @@ async def _work(store: Store, app: Tessera, findings: Findings) -> dict[str, Any
     }
 
 
-def _compare_clocks(findings: Findings) -> None:
-    skew = findings.store.get("clock ahead of this process by ms", 0)
-    if abs(skew) > _SKEW_MS:
+def _compare_clocks(findings: Findings, *, sets_clock_back: bool) -> None:
+    skew = findings.store.get(_AHEAD, 0)
+    if skew > _LEAD_MS and sets_clock_back:
+        findings.wrong(
+            f"the store's clock is {skew / 1_000:,.0f} s ahead of this machine's: some process had a clock "
+            "that far ahead. Spans are right, but what waits for an instant falls due that much too early. "
+            "If this machine's clock is right, run: tessera doctor --reset-clock"
+        )
+    elif abs(skew) > _SKEW_MS:
         findings.warnings.append(
             f"the store's clock and this machine's are {abs(skew)} ms apart; decisions go by the store's"
         )
@@ -180,6 +228,7 @@ def _show(door: Door, findings: Findings) -> None:
     sections: tuple[tuple[str, Mapping[str, Any]], ...] = (
         ("versions", findings.versions),
         ("store", findings.store),
+        ("upkeep", {name: _lines(value) for name, value in findings.upkeep.items()}),
         ("work", findings.work),
     )
     for title, facts in sections:
@@ -194,6 +243,10 @@ def _with_unit(setting: Mapping[str, Any]) -> object:
     if KNOWN[setting["name"]]["shape"] != "SPAN" or not isinstance(value, int | float):
         return value
     return f"{value:g} s" if value >= 1 or value == 0 else f"{value * 1_000:g} ms"
+
+
+def _lines(value: object) -> object:
+    return "\n".join(value) if isinstance(value, list) else value
 
 
 def _told(fact: tuple[str, Any]) -> tuple[str, object]:

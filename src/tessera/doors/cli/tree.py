@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "explain": "explaining:explain",
     "workers": "workers:workers",
     "migrate": "migrating:migrate",
+    "maintain": "maintaining:maintain",
     "capabilities": "capabilities:capabilities",
     "doctor": "doctor:doctor",
     "check": "checking:check",

@@ -75,9 +75,9 @@ fact AS MATERIALIZED (
                 version < m.policy AND NOT starts_with(key, 'kind:')
                 OR starts_with(key, 'kind:' || $1 || ':')
                     AND ($7::text[] IS NULL OR substr(key, length('kind:' || $1 || ':') + 1) = ANY($7))
-                OR wake_at > 0 AND wake_at <= {s}.clock_ms()
             )
-        ) AS gated
+        )
+        OR EXISTS (SELECT 1 FROM {s}.counter WHERE wake_at > 0 AND wake_at <= {s}.clock_ms()) AS gated
     FROM {s}.meta m
 ),
 start AS (

@@ -100,7 +100,8 @@ class Committer:
         mirror = None if now is None else self._memory.mirror(groups, now)
         if now is None or mirror is None:
             return None
-        work = Working(mirror, now, self._memory.tags)
+        guesses = self._memory.tags.guesses()
+        work = Working(mirror, now, guesses)
         try:
             answers = evaluator.commit(work, groups)
             work.finish()
@@ -118,6 +119,7 @@ class Committer:
         except (Unasserted, Retry):
             self._memory.forget(groups)
             return None
+        guesses.keep()
         site.wrote(net, mirror.revs, ringing)
         return answers
 
@@ -149,6 +151,7 @@ class Committer:
                     await transaction.flight([*attempt.queries(net), *ringing], last=True)
             except (Retry, Unasserted, LockedElsewhere):
                 continue
+            attempt.guesses.keep()
             self._site.wrote(net, attempt.mirror.revs, ringing)
             return answers
         raise StoreBusy(f"others changed the same rows {ATTEMPTS} times meanwhile; nothing was written")
@@ -180,6 +183,7 @@ class Attempt:
         self._ours = ours
         self._now = 0
         self.mirror = Mirror()
+        self.guesses = site.memory.tags.guesses()
         self._loader = Loader(flights, site.schema, self.mirror)
 
     async def evaluate(self) -> tuple[list[Answer], Net]:
@@ -198,7 +202,8 @@ class Attempt:
         }
         left = [group for number, group in enumerate(groups) if number not in refused]
         while True:
-            work = Working(mirror, self._now, None if counted else site.memory.tags)
+            self.guesses = site.memory.tags.guesses()
+            work = Working(mirror, self._now, None if counted else self.guesses)
             try:
                 if shifts is not None:
                     shifts.apply(work)

@@ -18,19 +18,24 @@ from tessera.model.errors import (
 )
 
 
-class Retry(Exception):
+class Retry(StoreBusy):
     """The transaction lost against another; nothing was written. Begin it again."""
+
+
+class Unprepared(Retry):
+    """A prepared statement is gone, or another client's has its name; nothing was written."""
 
 
 class Unasserted(Exception):
     """Something was not as a statement asserted; nothing was written. Look, and begin again."""
 
 
-_LOST: Final = ("08", "57P")
+_LOST: Final = ("080", "57P")
 _MISSING: Final = ("3F000", "42P01", "42883")
 _BUSY: Final = ("55P03", "57014", "53300")
 _FULL: Final = ("53100",)
 _LOST_RACE: Final = ("40001", "40P01")
+_UNPREPARED: Final = ("26000", "42P05")
 _DIVISION_BY_ZERO: Final = "22012"
 _READ_ONLY: Final = "25006"
 _FORBIDDEN: Final = "42501"
@@ -40,8 +45,13 @@ def is_lost(error: BaseException) -> bool:
     """Whether the connection is gone, or the server is about to be."""
     state = getattr(error, "sqlstate", None)
     if state:
-        return str(state).startswith(_LOST)
+        return str(state).startswith(_LOST) or _is_fatal(error)
     return isinstance(error, psycopg.OperationalError | OSError | psycopg.InterfaceError)
+
+
+def _is_fatal(error: BaseException) -> bool:
+    said = error.diag if isinstance(error, psycopg.Error) else None
+    return said is not None and (said.severity_nonlocalized or said.severity) in ("FATAL", "PANIC")
 
 
 def translated(error: BaseException, *, may_be_written: bool) -> BaseException:
@@ -53,7 +63,9 @@ def translated(error: BaseException, *, may_be_written: bool) -> BaseException:
     state = getattr(error, "sqlstate", None) or ""
     said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if state in _LOST_RACE:
-        return Retry(said)
+        return Retry(f"PostgreSQL gave way to others: {said}; nothing was written")
+    if state in _UNPREPARED:
+        return Unprepared(f"{said}; nothing was written")
     if state == _DIVISION_BY_ZERO:
         return Unasserted(said)
     return _typed(error, state, said, may_be_written=may_be_written)

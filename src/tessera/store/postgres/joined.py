@@ -47,7 +47,7 @@ class JoinedStore:
     name: ClassVar[str] = "postgresql"
 
     def __init__(self, site: Site, flights: Flights, installation: bytes) -> None:
-        self._site = Site(_Joined(flights), site.schema, site.memory, site.signals)
+        self._site = Site(_Joined(flights), site.schema, site.memory, site.signals, is_joined=True)
         self._flights = flights
         self._reads = Reads(self._site)
         self._is_checked = False
@@ -69,6 +69,7 @@ class JoinedStore:
                 if await self._take_slots(net):
                     rest = replace(net, slots=[row for row in net.slots if row.after is None])
                     await self._flights.flight([*attempt.queries(rest), *self._site.ringing_inside(net)])
+                    attempt.guesses.keep()
                     return answers
             except (Retry, Unasserted) as error:
                 # PostgreSQL has ended the transaction: it is the application's to repeat.

@@ -15,7 +15,7 @@ from tessera.model.job import Job
 from tessera.model.states import State
 from tessera.store.postgres.lanes import Lanes
 from tessera.store.sql.mirror import Mirror
-from tessera.store.sql.tags import GuessedTags
+from tessera.store.sql.tags import TagMemory
 from tessera.store.working import Net
 
 HELD_LIMIT: Final = 50_000
@@ -31,7 +31,7 @@ class Memory:
     """
 
     def __init__(self, clock: Callable[[], int] | None = None) -> None:
-        self.tags = GuessedTags()
+        self.tags = TagMemory()
         self.lanes: dict[str, Lanes] = defaultdict(Lanes)
         self.gated_until: dict[str, float] = {}
         """Queues whose last claims needed the gate, and till when to go there at once."""

@@ -7,11 +7,12 @@ that nobody has to guess what an empty list or a list of NULLs means.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import Any, ClassVar, Final
 
-from psycopg import adapters as defaults
+from psycopg import postgres
 from psycopg.adapt import AdaptersMap, Buffer, Dumper
 from psycopg.pq import Format
 
@@ -45,7 +46,10 @@ class Array:
         if not values:
             return _HEADER(0, 0, self.element, 0, 1)[:12]
         has_nulls = 1 if None in values else 0
-        return _HEADER(1, has_nulls, self.element, len(values), 1) + b"".join(self._elements(values))
+        try:
+            return _HEADER(1, has_nulls, self.element, len(values), 1) + b"".join(self._elements(values))
+        except struct.error as error:
+            raise InvalidArgument("number", f"PostgreSQL cannot hold it: {error}") from None
 
     def _elements(self, values: Sequence[Any]) -> Iterable[bytes]:
         raise NotImplementedError
@@ -148,7 +152,10 @@ class _IntDumper(Dumper):
     oid = 20
 
     def dump(self, obj: int) -> Buffer:
-        return obj.to_bytes(8, "big", signed=True)
+        try:
+            return obj.to_bytes(8, "big", signed=True)
+        except OverflowError:
+            raise InvalidArgument("number", f"{obj} needs more than 64 bits") from None
 
 
 class _TextDumper(Dumper):
@@ -168,7 +175,9 @@ class _ByteaDumper(Dumper):
 
 
 def _our_adapters() -> AdaptersMap:
-    found = AdaptersMap(defaults)
+    # Not a copy of psycopg.adapters: the application may have registered its own there before.
+    found = AdaptersMap(types=postgres.types)
+    postgres.register_default_adapters(found)
     for kind in (Uuids, Bigints, Ints, Texts, Byteas, Bools):
         found.register_dumper(kind, type(f"{kind.__name__}Dumper", (_ArrayDumper,), {"oid": kind.array}))
     for other, dumper in ((Uuid, _UuidDumper), (int, _IntDumper), (str, _TextDumper), (bytes, _ByteaDumper)):

@@ -12,6 +12,7 @@ from tessera.model.queries import Due, Event
 from tessera.model.states import State
 from tessera.rules import admission
 from tessera.store import audit
+from tessera.store.postgres import upkeep
 from tessera.store.postgres.claiming import NEXT_DUE
 from tessera.store.postgres.driver import Query, Rows
 from tessera.store.postgres.loads import COUNTERS, DONES, EDGES_TO, GATE, JOBS
@@ -92,6 +93,11 @@ SELECT queue, state, sum(n)::bigint
 FROM (SELECT queue, state, n FROM {s}.count UNION ALL SELECT queue, state, n FROM {s}.count_delta) AS c
 GROUP BY queue, state
 HAVING sum(n) <> 0
+"""
+DIFFERENCES: Final = "SELECT count(*) FROM {s}.count_delta"
+FACTS: Final = """
+SELECT current_setting('server_version'), current_setting('synchronous_commit'), current_database(),
+    current_setting('max_connections'), (SELECT count(*) FROM pg_catalog.pg_stat_activity)
 """
 JOBS_OF: Final = f"SELECT {JOBS} FROM {{s}}.job j WHERE j.id = ANY($1)"
 DONES_OF: Final = f"SELECT {DONES} FROM {{s}}.done WHERE id = ANY($1)"
@@ -230,7 +236,15 @@ class Reads:
 
     async def counts(self) -> dict[tuple[str, State], int]:
         """See ``Store.count_jobs``."""
-        return {(queue, STATES[state]): n for queue, state, n in await self._site.ask(COUNTS)}
+        query = self._site.query
+        [(differences,)], found = await self._flight(query(DIFFERENCES), query(COUNTS))
+        if differences > upkeep.FOLDED_BY_READERS:
+            await upkeep.fold_counts(self._site)
+        return {(queue, STATES[state]): n for queue, state, n in found}
+
+    async def facts(self) -> Rows:
+        """What the server says of itself."""
+        return list(await self._site.ask(FACTS))
 
     async def edges(self, job: JobId) -> list[tuple[JobId, str]]:
         """See ``Store.edges``."""

@@ -9,13 +9,14 @@ from typing import Final
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tessera.store.postgres.driver import Async, Blocking, PooledDriver
+from tessera.store.postgres.driver import Async, Blocking
 from tessera.store.postgres.memory import Memory
+from tessera.store.postgres.pool import PooledDriver
 from tessera.store.postgres.signals import Signals
 
 CONNECTIONS: Final = 4
 _DEFAULTS: Final = {
-    "application_name": "tessera",
+    "fallback_application_name": "tessera",
     "connect_timeout": "5",
     "keepalives_idle": "5",
     "keepalives_interval": "2",
@@ -23,6 +24,8 @@ _DEFAULTS: Final = {
     "tcp_user_timeout": "10000",
 }
 """A peer that is gone without a word is noticed within some ten seconds. What the URL says comes first."""
+_OURS: Final = {"client_encoding": "UTF8"}
+"""``params`` packs texts so, whatever the database keeps them in."""
 
 
 class Server:
@@ -42,15 +45,15 @@ class Server:
             named = conninfo_to_dict(conninfo)
         except ProgrammingError as error:
             raise ValueError(str(error).strip()) from None
-        self.conninfo = make_conninfo("", **{**_DEFAULTS, **named})
+        self.conninfo = make_conninfo("", **{**_DEFAULTS, **named, **_OURS})
         self.schema = schema
         self.connections = connections
         self.prepare = prepare
         """Whether statements are prepared; switched off when a pooler turns out to keep none."""
         self.memory = Memory(clock)
         self.installation = b""
-        place = f"{named.get('dbname', '')}/{schema}"
-        channel = "tessera_" + hashlib.sha256(place.encode()).hexdigest()[:16]
+        # A channel is the database's already, and a pooler may know that by another name.
+        channel = "tessera_" + hashlib.sha256(schema.encode()).hexdigest()[:16]
         self.signals = Signals(self.conninfo, channel, listen=listen)
         self._blocking: PooledDriver | None = None
         self._async: list[PooledDriver] = []

@@ -19,11 +19,15 @@ NOTIFY: Final = "SELECT pg_notify($1, '')"
 class Site:
     """See the module. ``schema`` is the quoted name."""
 
-    def __init__(self, driver: Driver, schema: str, memory: Memory, signals: Signals) -> None:
+    def __init__(
+        self, driver: Driver, schema: str, memory: Memory, signals: Signals, *, is_joined: bool = False
+    ) -> None:
         self.driver = driver
         self.schema = schema
         self.memory = memory
         self.signals = signals
+        self.is_joined = is_joined
+        """Whether it works in a transaction of the application's."""
 
     def query(self, text: str, *parameters: Any) -> Query:
         """A statement over the tables of this schema."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from tessera import seam
 from tessera.model.changes import Answer, Group, Record
+from tessera.model.condition import Condition
 from tessera.model.errors import NotFound, StoreClosed
 from tessera.model.ids import JobId
 from tessera.model.job import Job
 from tessera.model.queries import Claimed, ClaimRequest, Due, Event, Filter, JobPage, Page
 from tessera.model.states import State
 from tessera.store.foreign import unwrapped
-from tessera.store.postgres import finding
+from tessera.store.postgres import adopting, finding, partitions, upkeep
 from tessera.store.postgres.callers import flights_over
 from tessera.store.postgres.claiming import Claimer
 from tessera.store.postgres.committing import Committer
@@ -22,6 +23,9 @@ from tessera.store.postgres.migrations import Schema, quoted
 from tessera.store.postgres.reads import Reads
 from tessera.store.postgres.server import Server
 from tessera.store.postgres.site import Site
+
+PARTITIONS_SECONDS: Final = 600.0
+"""Between two looks at the partitions of the archive."""
 
 
 class PostgresStore:
@@ -34,11 +38,12 @@ class PostgresStore:
         self._blocking = blocking
         self._driver = server.driver(blocking=blocking)
         self._site = Site(self._driver, quoted(server.schema), server.memory, server.signals)
-        self._schema = Schema(self._driver, server.schema)
+        self._schema = Schema(self._driver, server.schema, blocking=blocking, connections=server.connections)
         self._committer = Committer(self._site)
         self._claimer = Claimer(self._site)
         self._reads = Reads(self._site)
         self._is_open = False
+        self._partitions_at = seam.monotonic()
         self._heard = server.signals.bell.rings
         """Rings of the bell before the last look for work: a ring since then ends ``wait`` at once."""
 
@@ -65,6 +70,7 @@ class PostgresStore:
     async def claim(self, request: ClaimRequest) -> Claimed:
         self._check_open()
         self._heard = self._server.signals.bell.rings
+        await self._schema.look_again()
         return await self._claimer.claim(request)
 
     async def commit(self, groups: Sequence[Group], request_id: str = "") -> list[Answer]:
@@ -76,7 +82,23 @@ class PostgresStore:
         await self._reads.stage(upload, number, data)
 
     async def migrate(self, to: int | None = None, dry_run: bool = False) -> list[str]:
+        self._driver.open()
         return await self._schema.migrate(to, dry_run=dry_run)
+
+    async def contract(self, dry_run: bool = False) -> list[str]:
+        """See ``Evolves.contract``."""
+        self._driver.open()
+        return await self._schema.contract(dry_run=dry_run)
+
+    async def adopt(self) -> list[str]:
+        """See ``Evolves.adopt``."""
+        self._driver.open()
+        return await adopting.adopt(self._schema)
+
+    async def script(self, to: int | None = None, contract: bool = False) -> str:
+        """See ``Evolves.script``."""
+        self._driver.open()
+        return await self._schema.script(to, contract=contract)
 
     # Questions ----------------------------------------------------------------------------------------------
 
@@ -145,6 +167,41 @@ class PostgresStore:
             if rang or is_over or part == signals.poll_seconds:
                 self._heard = bell.rings
                 return rang or not is_over
+
+    async def maintain(self) -> None:
+        """See ``Maintains.maintain``."""
+        self._check_open()
+        await upkeep.fold_counts(self._site)
+        await self._reads.seal()
+        if seam.monotonic() >= self._partitions_at:
+            self._partitions_at = seam.monotonic() + PARTITIONS_SECONDS
+            await partitions.keep_partitions(self._site)
+
+    async def condition(self) -> Condition:
+        """See ``Maintains.condition``."""
+        self._check_open()
+        return await upkeep.condition(self._site, self._server.connections)
+
+    async def rebuild_indexes(self) -> list[str]:
+        """See ``Maintains.rebuild_indexes``."""
+        self._check_open()
+        return await upkeep.rebuild_indexes(self._site)
+
+    async def describe(self) -> dict[str, str]:
+        """See ``Describes.describe``."""
+        [(version, commits, database, most, used)] = await self._asking.facts()
+        return {
+            "server": f"PostgreSQL {version}",
+            "place": f"database {database}, schema {self._server.schema}",
+            "durability": f"synchronous_commit={commits}",
+            "connections": (
+                f"this process opens at most {self._server.connections} for blocking calls, "
+                f"{self._server.connections} for each event loop's handle and 1 for signals; "
+                f"{used} of {most} are in use on the server"
+            ),
+            "signals": "LISTEN" if self._server.signals.delivers else "polling",
+            "prepared statements": "yes" if self._server.prepare else "no: reached through a pooler",
+        }
 
     def joined(self, connection: object) -> JoinedStore:
         """See ``JoinsTransaction.joined``. The connection, or what SQLAlchemy or Django has around it, must

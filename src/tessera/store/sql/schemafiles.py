@@ -3,6 +3,12 @@
 A file ``0002_words.sql`` has three parts behind the lines ``-- pre``, ``-- post`` and ``-- down``: what
 older code does not mind, what it would, and the way back. What was applied is written down in the store with
 a checksum of the first two parts, so that a released file that was edited is noticed.
+
+A server that others work on meanwhile takes a part in pieces, each in a transaction of its own: one ends at
+a line ``-- apart``, and the index that follows a line ``-- concurrently`` is built beside the work. Whoever
+writes a step owes three things: a ``pre`` works before and after the ``post`` of the steps below it, since an
+operator may take several releases at once; ``down`` works whether ``post`` was taken or not, and half way
+through either (``IF EXISTS``); and no piece works through many rows, since its locks are held till its end.
 """
 
 from __future__ import annotations
@@ -18,7 +24,28 @@ from tessera.model.errors import InvalidArgument, SchemaTooNew, StoreError
 
 _NAME: Final = re.compile(r"(\d{4})_(\w+)\.sql")
 _PARTS: Final = ("pre", "post", "down")
-_TRIGGER: Final = re.compile(r"\bCREATE\s+TRIGGER\b", re.IGNORECASE)
+_APART: Final = "-- apart"
+_CONCURRENTLY: Final = "-- concurrently"
+_INDEX: Final = re.compile(
+    r"((?:\s*--[^\n]*\n)*\s*CREATE\s+(?:UNIQUE\s+)?INDEX)\s+(\w+)\s+ON\s+\{schema\}\.", re.IGNORECASE
+)
+_TRIGGER: Final = re.compile(r"\bCREATE\s+TRIGGER\b.*\bBEGIN\b", re.IGNORECASE | re.DOTALL)
+_WHOLE: Final = re.compile(r"--[^\n]*|\$\$.*?\$\$|'(?:[^']|'')*'", re.DOTALL)
+"""What may hold a semicolon: a comment, a quoted body, a text."""
+
+
+class Piece(NamedTuple):
+    """Statements of one transaction. ``built`` names the index that the only one of them builds beside the
+    work of others, outside any transaction.
+    """
+
+    statements: tuple[str, ...]
+    built: str = ""
+
+    @property
+    def concurrent(self) -> str:
+        """The statement of an index as it is built beside the work."""
+        return _INDEX.sub(r"\1 CONCURRENTLY \2 ON {schema}.", self.statements[0], count=1)
 
 
 class Step(NamedTuple):
@@ -26,17 +53,29 @@ class Step(NamedTuple):
 
     version: int
     name: str
-    forward: tuple[str, ...]
+    pre: tuple[Piece, ...]
+    post: tuple[Piece, ...]
     back: tuple[str, ...]
     checksum: bytes
 
+    @property
+    def forward(self) -> tuple[str, ...]:
+        """All statements of the way up, for a store that nobody else works on."""
+        return tuple(one for piece in (*self.pre, *self.post) for one in piece.statements)
+
 
 class Applied(NamedTuple):
-    """One line of the store's own books."""
+    """One line of the store's own books. The rest is for stores that take a step in parts: pieces taken of
+    each, and whether it is whole.
+    """
 
     version: int
     name: str
     checksum: bytes
+    pre: int = 0
+    post: int = 0
+    is_applied: bool = True
+    is_contracted: bool = True
 
 
 def steps_of(folder: Traversable | Path) -> tuple[Step, ...]:
@@ -105,14 +144,40 @@ def _step(version: int, name: str, text: str) -> Step:
             current = parts[marker]
         elif current is not None:
             current.append(line)
-    forward = "".join(parts["pre"] + parts["post"])
+    pre, post = "".join(parts["pre"]), "".join(parts["post"])
     return Step(
         version,
         name,
-        tuple(_statements(forward)),
+        tuple(_pieces(pre)),
+        tuple(_pieces(post)),
         tuple(_statements("".join(parts["down"]))),
-        hashlib.sha256(forward.encode()).digest(),
+        hashlib.sha256((pre + post).encode()).digest(),
     )
+
+
+def _pieces(text: str) -> Iterator[Piece]:
+    marker, segment = _APART, ""
+    for line in (*text.splitlines(keepends=True), _APART):
+        if line.strip() not in (_APART, _CONCURRENTLY):
+            segment += line
+            continue
+        statements = tuple(_statements(segment))
+        if marker == _CONCURRENTLY:
+            yield _index(statements[0] if statements else "")
+            statements = statements[1:]
+        if statements:
+            yield Piece(statements)
+        marker, segment = line.strip(), ""
+
+
+def _index(statement: str) -> Piece:
+    match = _INDEX.match(statement)
+    if match is None:
+        raise InvalidArgument(
+            "schema",
+            f"behind {_CONCURRENTLY} stands no CREATE INDEX name ON {{schema}}.table: {statement[:60]!r}",
+        )
+    return Piece((statement,), match[2])
 
 
 def _statements(text: str) -> Iterator[str]:
@@ -130,7 +195,10 @@ def _statements(text: str) -> Iterator[str]:
 
 
 def _is_complete(statement: str) -> bool:
-    """Whether a semicolon at the end of a line ends the statement: not inside a quoted body."""
-    if statement.count("$$") % 2:
+    """Whether a semicolon at the end of a line ends the statement: not inside a text, a quoted body or a
+    trigger.
+    """
+    bare = _WHOLE.sub(" ", statement)
+    if "'" in bare or "$$" in bare or not bare.rstrip().endswith(";"):
         return False
-    return not _TRIGGER.search(statement) or statement.upper().rstrip().endswith("END;")
+    return not _TRIGGER.search(bare) or bare.upper().rstrip().endswith("END;")

@@ -19,28 +19,13 @@ REMEMBERED: Final = 50_000
 """Tenants remembered; then all are forgotten, which is a guess that is too low."""
 
 
-class GuessedTags:
-    """Implements ``store/working.Tags``."""
+class TagMemory:
+    """The floors as last read, and the last pass this process gave each tenant."""
 
     def __init__(self) -> None:
-        self._floors: dict[FloorKey, int] = {}
-        self._read_at = -FLOORS_KEPT_SECONDS
-        self._last: dict[PassKey, int] = {}
-
-    def guess(self, job: Job) -> int:
-        lane = (job.queue, job.priority)
-        floor = self._floors.get(lane)
-        if floor is None and not job.stride:
-            return 0
-        key = (job.queue, job.priority, job.tenant)
-        tag = ordering.next_pass(self._last.get(key, 0), floor or 0, job.stride or ordering.PASS_SCALE)
-        if len(self._last) >= REMEMBERED:
-            self._last.clear()
-        self._last[key] = tag
-        return tag
-
-    def at_least(self, job: Job) -> int:
-        return max(job.pass_, self._floors.get((job.queue, job.priority), 0))
+        self.floors: dict[FloorKey, int] = {}
+        self.last: dict[PassKey, int] = {}
+        self._read_at = float("-inf")
 
     def are_stale(self) -> bool:
         """Whether the floors should be read again before the next guess."""
@@ -48,9 +33,42 @@ class GuessedTags:
 
     def read(self, floors: Iterable[tuple[FloorKey, int]]) -> None:
         """The floors of all lanes that tenants share, as they stand."""
-        self._floors = dict(floors)
+        self.floors = dict(floors)
         self._read_at = seam.monotonic()
 
     def saw(self, lane: FloorKey, floor: int) -> None:
         """A claim reached this pass."""
-        self._floors[lane] = max(floor, self._floors.get(lane, 0))
+        self.floors[lane] = max(floor, self.floors.get(lane, 0))
+
+    def guesses(self) -> Guesses:
+        """The guesses of one transaction."""
+        return Guesses(self)
+
+
+class Guesses:
+    """Implements ``store/working.Tags``. What was guessed is remembered once it is committed."""
+
+    def __init__(self, memory: TagMemory) -> None:
+        self._memory = memory
+        self._given: dict[PassKey, int] = {}
+
+    def guess(self, job: Job) -> int:
+        lane = (job.queue, job.priority)
+        floor = self._memory.floors.get(lane)
+        if floor is None and not job.stride:
+            return 0
+        key = (job.queue, job.priority, job.tenant)
+        last = self._given.get(key) or self._memory.last.get(key, 0)
+        tag = ordering.next_pass(last, floor or 0, job.stride or ordering.PASS_SCALE)
+        self._given[key] = tag
+        return tag
+
+    def at_least(self, job: Job) -> int:
+        return max(job.pass_, self._memory.floors.get((job.queue, job.priority), 0))
+
+    def keep(self) -> None:
+        """The transaction was committed."""
+        last = self._memory.last
+        if len(last) + len(self._given) > REMEMBERED:
+            last.clear()
+        last |= self._given

@@ -4,7 +4,7 @@ The line to the writer, the pool of readers and the watch live from the first op
 fork is survived so: before it every connection is closed, since SQLite keeps its locks in the process and a
 child would believe in locks that only the parent holds; after it parent and child open their own. If
 something would not be closed in time, the child lets the inherited connections lie, neither used nor
-closed.
+closed. A file that is dropped without having been closed ends its life all the same.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from tessera.model.errors import InvalidArgument, StoreClosed, TesseraError
 from tessera.store.driver import Doorbell
 from tessera.store.sql.schemafiles import Step
 from tessera.store.sqlite.ballast import Ballast
+from tessera.store.sqlite.clock import Clock
 from tessera.store.sqlite.connection import translated
 from tessera.store.sqlite.driver import Crew, Line, Ticket, Watch
 from tessera.store.sqlite.filesystem import refuse_unsafe
 from tessera.store.sqlite.migrations import our_steps
 from tessera.store.sqlite.readers import Readers
-from tessera.store.sqlite.writer import Clock, Writer
+from tessera.store.sqlite.writer import Writer
 
 BUSY_TIMEOUT_MS: Final = 5_000
 BALLAST_BYTES: Final = 1024 * 1024
@@ -67,7 +68,7 @@ class SqliteFile:
     """A database file, to be given to every handle of this process on it.
 
     ``synchronous`` is ``full`` (an acknowledged write survives a power cut) or ``normal`` (it survives the
-    death of the process). ``steps`` are for tests of the migrations. Raises InvalidArgument for a database
+    death of the process). ``clock`` and ``steps`` are for tests: such a clock stands where it is put. Raises InvalidArgument for a database
     that is no file.
 
     >>> SqliteFile(":memory:")
@@ -80,7 +81,7 @@ class SqliteFile:
         path: str,
         *,
         synchronous: str = "full",
-        clock: Callable[[], int] = seam.now_ms,
+        clock: Callable[[], int] | None = None,
         busy_timeout_ms: int = BUSY_TIMEOUT_MS,
         ballast_bytes: int = BALLAST_BYTES,
         unsafe_filesystem: bool = False,
@@ -92,7 +93,7 @@ class SqliteFile:
             raise InvalidArgument("synchronous", f"{synchronous!r} is neither 'full' nor 'normal'")
         self.path = os.path.abspath(path)
         self.busy_timeout_ms = busy_timeout_ms
-        self.clock = Clock(clock)
+        self.clock = Clock(seam.now_ms, seam.monotonic) if clock is None else Clock(clock)
         self.bell = Doorbell()
         self.ballast = Ballast(self.path + ".ballast", ballast_bytes)
         self.steps = our_steps() if steps is None else tuple(steps)
@@ -103,6 +104,7 @@ class SqliteFile:
         self._lock = threading.Lock()
         self._handles = 0
         self._life: Life | None = None
+        self._end_when_dropped: weakref.finalize[[Life], SqliteFile] | None = None
         self._is_held = False
         _files.add(self)
 
@@ -113,6 +115,7 @@ class SqliteFile:
                 if not self._unsafe_filesystem:
                     refuse_unsafe(self.path)
                 self._life = self._begin_life()
+                self._mind(self._life)
             self._handles += 1
 
     def detach(self) -> None:
@@ -130,6 +133,8 @@ class SqliteFile:
         with self._lock:
             life, self._life = self._life, None
             self._handles = 0
+            if self._end_when_dropped is not None:
+                self._end_when_dropped.detach()
         if life is not None and life.pid == os.getpid():
             life.end()
 
@@ -144,6 +149,7 @@ class SqliteFile:
             if self._life is life:
                 _leave_to_the_parent(life)
                 self._life = Life(self)
+                self._mind(self._life)
             return self._life or life
 
     def new_writer(self) -> Writer:
@@ -173,6 +179,14 @@ class SqliteFile:
             raise meant from error
         finally:
             writer.close()
+
+    def _mind(self, life: Life) -> None:
+        """See that a life ends with the last that knows of this file, if nobody ends it before."""
+        if self._end_when_dropped is not None:
+            self._end_when_dropped.detach()
+        self._end_when_dropped = weakref.finalize(self, _end_aside, life)
+        # At the end of the interpreter nothing is gained by it, and no thread can be started any more.
+        self._end_when_dropped.atexit = False
 
     def _begin_life(self) -> Life:
         life = Life(self)
@@ -205,6 +219,16 @@ class SqliteFile:
         self._lock = threading.Lock()
         self.bell = Doorbell()
         self._is_held = False
+
+
+def _end_aside(life: Life) -> None:
+    """End a life whose file nobody knows any more, in a thread of its own.
+
+    The garbage collector calls this in whatever thread it runs in: in one of ours, which cannot wait for
+    itself, or in one that holds the very lock that closing asks for.
+    """
+    if life.pid == os.getpid():
+        seam.start_thread(life.end, "tessera-sqlite-end")
 
 
 def _leave_to_the_parent(life: Life) -> None:

@@ -89,7 +89,7 @@ class JoinedStore:
 
     def _commit(self, cursor: sqlite3.Cursor, groups: Sequence[Group], request_id: str) -> list[Answer]:
         meta = Meta(*cursor.execute(META).fetchone())
-        meta.clock = self._file.clock.now(meta.clock)
+        meta.clock = self._file.clock.follow(meta.clock)
         source = SqlSource(cursor, meta)
         work = Working(source, meta.clock)
         source.preload(work, groups)

@@ -143,6 +143,11 @@ class SqliteStore:
         """See ``Describes.describe``."""
         return await self._ask(lambda _: describing.describe(self._file))
 
+    async def set_clock_back(self) -> int:
+        """See ``SetsClockBack.set_clock_back``."""
+        back = await self._write(Ticket(lambda writer: writer.set_clock_back(), alone=True))
+        return int(back)
+
     def joined(self, connection: object) -> JoinedStore:
         """See ``JoinsTransaction.joined``. The view is of the blocking colour, whatever this handle is."""
         self._life()

@@ -11,7 +11,7 @@ forgotten then.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -23,9 +23,11 @@ from tessera.model.queries import Claimed, ClaimRequest
 from tessera.store import claims, evaluator
 from tessera.store.driver import Doorbell
 from tessera.store.sql.schemafiles import Step
+from tessera.store.sqlite import clock as clocks
 from tessera.store.sqlite import connection as connections
 from tessera.store.sqlite import migrations, writes
 from tessera.store.sqlite.ballast import Ballast
+from tessera.store.sqlite.clock import Clock
 from tessera.store.sqlite.connection import (
     identity_of,
     is_broken,
@@ -112,19 +114,6 @@ class Turn:
         self._work = Working(self.source, self._now)
 
 
-class Clock:
-    """The store's clock: the process's, never allowed to go back."""
-
-    def __init__(self, read: Callable[[], int]) -> None:
-        self._read = read
-        self._latest = 0
-
-    def now(self, at_least: int = 0) -> int:
-        """This instant in milliseconds; never before one that was given or stored."""
-        self._latest = max(self._latest, self._read(), at_least)
-        return self._latest
-
-
 class Writer:
     """Runs batches. Whoever calls a method here leads the line, so that no two threads do at once."""
 
@@ -152,26 +141,47 @@ class Writer:
         self._folds_early = False
         self._connection: sqlite3.Connection | None = None
         self._meta: Meta | None = None
+        self._mark = 0
+        """The clock as it stands in the file; that of ``_meta`` may have nothing stored under it."""
         self._known: dict[JobId, Job] = {}
         self._data_version = -1
 
     # Life ---------------------------------------------------------------------------------------------------
 
     def prepare(self) -> bytes:
-        """Open the file, create the schema in a new one, check it in an old one. Returns the installation."""
+        """Open the file, create the schema in a new one, check it in an old one. Returns the installation.
+
+        On a full disk even that needs the ballast: a log must be begun before anything can be read.
+        """
         self._ballast.put_back()
+        try:
+            return self._prepare()
+        except sqlite3.Error as error:
+            self.close()
+            if not is_no_room(error) or not self._ballast.give_up():
+                raise
+        return self._prepare()
+
+    def _prepare(self) -> bytes:
         connection = self._open(create=True)
         if migrations.version_of(connection) == 0:
             migrations.migrate(connection, self._steps, None, self._clock.now())
         self._check_schema(connection)
         self._data_version = _data_version(connection)
         (self._installation,) = connection.execute(INSTALLATION).fetchone()
+        (mark,) = connection.execute(clocks.MARK).fetchone()
+        self._clock.follow(mark)
         return self._installation
 
     def migrate(self, to: int | None, dry_run: bool) -> list[str]:
         """See ``Store.migrate``."""
         self._forget()
         return migrations.migrate(self._open(), self._steps, to, self._clock.now(), dry_run=dry_run)
+
+    def set_clock_back(self) -> int:
+        """See ``SetsClockBack.set_clock_back``."""
+        self._forget()
+        return clocks.set_back(self._open(), self._clock.machine())
 
     def look(self) -> bool:
         """Whether another connection wrote to the file since the last look or transaction; then the bell
@@ -258,6 +268,8 @@ class Writer:
             raise
         try:
             connection.execute("COMMIT")
+            if turn.source.wrote:
+                self._mark = turn.source.meta.clock
             _answer(batch, values)
         except sqlite3.Error as error:
             self._give_up(error)
@@ -286,7 +298,8 @@ class Writer:
             self._check_schema(connection)
             self._check_installation(connection)
             self._meta = Meta(*cursor.execute(META).fetchone())
-        now = self._meta.clock = self._clock.now(self._meta.clock)
+            self._mark = self._meta.clock
+        now = self._meta.clock = self._clock.follow(self._mark)
         return connection, Turn(cursor, SqlSource(cursor, self._meta, self._known), now)
 
     def _notice(self, connection: sqlite3.Connection) -> bool:

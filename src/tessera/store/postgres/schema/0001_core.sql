@@ -100,6 +100,19 @@ CREATE INDEX done_parent ON {schema}.done (parent, id) WHERE parent IS NOT NULL;
 -- Rows of no partition of a day go one by one.
 CREATE INDEX done_other_gone ON {schema}.done_other (gone_at);
 
+-- Partitions of days that are over and are being counted, so that they can be dropped. Whoever changes a row of one strikes
+-- it out here, by the trigger that such a partition has, and the count is made anew.
+CREATE TABLE {schema}.closing (
+    name text PRIMARY KEY
+);
+CREATE FUNCTION {schema}.reopen() RETURNS trigger LANGUAGE plpgsql
+    AS $$
+    BEGIN
+        EXECUTE format('DELETE FROM %I.closing WHERE name = $1', TG_TABLE_SCHEMA) USING TG_TABLE_NAME;
+        RETURN NULL;
+    END
+    $$;
+
 -- Rows only for tagged jobs, live or archived.
 CREATE TABLE {schema}.job_tag (
     tag text NOT NULL,
@@ -251,5 +264,6 @@ CREATE TABLE {schema}.blob_chunk (
 
 DROP TABLE {schema}.blob_chunk, {schema}.blob, {schema}.staged, {schema}.chunk, {schema}.event, {schema}.record_history,
     {schema}.record, {schema}.edge, {schema}.pass, {schema}.floor, {schema}.counter_shift, {schema}.counter, {schema}.slot,
-    {schema}.count_delta, {schema}.count, {schema}.job_tag, {schema}.done, {schema}.job, {schema}.gate, {schema}.meta;
-DROP FUNCTION {schema}.clock_ms(), {schema}.now_ms();
+    {schema}.count_delta, {schema}.count, {schema}.job_tag, {schema}.closing, {schema}.done, {schema}.job, {schema}.gate,
+    {schema}.meta;
+DROP FUNCTION {schema}.reopen(), {schema}.clock_ms(), {schema}.now_ms();
