@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / ".test-evidence"
 PAGE = ROOT / "docs" / "capabilities.md"
 TABLE = ROOT / "src" / "tessera" / "capabilities.json"
-STORES = ("memory", "sqlite")
+STORES = ("memory", "sqlite", "postgresql")
 INTRODUCTION = """\
 # Capabilities
 

@@ -43,18 +43,20 @@ def working(app: Tessera, **settings: Any) -> Worker:
     return app.worker(**{**QUICK, **settings})
 
 
-async def until(app: Tessera, holds: Callable[[], Awaitable[object]], what: str) -> None:
+async def until(
+    app: Tessera, holds: Callable[[], Awaitable[object]], what: str, patience: float = PATIENCE
+) -> None:
     """Wait until something holds; the store says when to look again."""
     store: Any = await app._astore()
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience):
             while not await holds():
                 await store.wait(0.02)
     except TimeoutError:
         pytest.fail(f"waited in vain for {what}")
 
 
-async def reaches(app: Tessera, handle: Handle[Any], *states: State) -> JobView:
+async def reaches(app: Tessera, handle: Handle[Any], *states: State, patience: float = PATIENCE) -> JobView:
     """Wait until the job is in one of these states; the job as it is then."""
     seen: list[JobView] = []
 
@@ -63,7 +65,7 @@ async def reaches(app: Tessera, handle: Handle[Any], *states: State) -> JobView:
         return seen[-1].state in states
 
     try:
-        await until(app, is_there, f"{handle} to be {' or '.join(states)}")
+        await until(app, is_there, f"{handle} to be {' or '.join(states)}", patience)
     except pytest.fail.Exception as error:
         pytest.fail(f"{error}; it is {seen[-1].state} {seen[-1].reason} {seen[-1].ends}")
     return seen[-1]

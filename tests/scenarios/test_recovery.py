@@ -180,7 +180,7 @@ async def test_not_yet_is_no_failure_and_a_thousand_of_them_are_the_end(app: Tes
 
     handle = await not_yet.aenqueue()
     async with working(app, concurrency=1):
-        job = await reaches(app, handle, State.DEAD)
+        job = await reaches(app, handle, State.DEAD, patience=50)  # two thousand commits, one after another
     assert (job.reason, job.snoozes, job.attempt, job.failures) == ("claims_exhausted", 1_000, 1_000, 0)
 
 

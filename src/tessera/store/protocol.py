@@ -11,7 +11,7 @@ there; raise the typed errors of ``model/errors`` and nothing of a driver's.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from typing import Any, ClassVar, Protocol, TYPE_CHECKING, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from tessera.model.changes import Answer, Group, Record
 from tessera.model.ids import JobId

@@ -15,6 +15,7 @@ from tessera.model.errors import (
     StoreBusy,
     StoreError,
 )
+from tessera.model.policy import Policy
 from tessera.model.queries import ClaimRequest, Want
 from tessera.store.postgres import adopting, migrations
 from tessera.store.postgres.migrations import Schema
@@ -140,7 +141,7 @@ def test_older_code_takes_no_more_work_soon_after_the_tables_were_contracted(dir
         newer = direct.schema(next_steps())
         direct.run(newer.migrate(None))
         monkeypatch.setattr(migrations, "LOOK_SECONDS", 0.0)
-        request = ClaimRequest("w", (Want("q", 1),), 1, 1_000, 0)
+        request = ClaimRequest("w", (Want("q", 1),), 1, 1_000, Policy())
         assert direct.run(store.claim(request)).jobs == ()
         direct.run(newer.contract())
         for _ in range(2):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import msgspec
@@ -14,6 +15,7 @@ from tessera.model.states import EventLevel, State
 from tessera.store.postgres import partitions
 from tests.conformance.rig import Rig, add, key_of, sweep
 from tests.servers import schemas
+from tests.store.postgres.driver_rig import until
 from tests.store.postgres.upkeep_rig import DAY, days, keep_partitions, rigged, rows, schema, sql
 
 pytestmark = [pytest.mark.store("postgresql"), pytest.mark.capability("F14")]
@@ -256,6 +258,38 @@ def test_while_somebody_changes_the_tables_partitions_wait(direct, other):
     other.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (key,))
     assert all("waits" in line for line in keep_partitions(direct))
     assert days() == []
+
+
+def test_a_finish_that_waited_while_the_partition_of_its_day_was_made_goes_into_it(direct, other):
+    """No write fails by what others do: the server refuses the row, and the commit begins again."""
+    direct.start("a", **QUIET, keep=Keep(completed=DAY))
+    number = direct.now // DAY + 1
+    make = [
+        f"CREATE TABLE {{p}} (LIKE {schema()}.done)",
+        f"LOCK TABLE {schema()}.done_other",
+        partitions.MAKE[-1],
+    ]
+    day = f"{schema()}.{partitions.name_of(number)}"
+    for statement in make:
+        text = statement.replace("{p}", day).replace("{s}", schema())
+        other.execute(text.replace("{from}", str(number * DAY)).replace("{to}", str(number * DAY + DAY)))
+    thread = threading.Thread(target=direct.move, args=("a", State.COMPLETED))
+    thread.start()
+    try:
+        query = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = %s::regclass"
+        until(
+            lambda: (
+                schemas.connection_of_this_process().execute(query, (f"{schema()}.done_other",)).fetchone()
+                != (0,)
+            ),
+            "it waits",
+        )
+        other.commit()
+    finally:
+        other.rollback()
+        thread.join(20)
+    assert (rows("done_other"), rows(partitions.name_of(number))) == (0, 1)
+    assert direct.state("a") is State.COMPLETED
 
 
 def test_a_tally_that_was_broken_off_is_taken_up_again(direct):

@@ -121,8 +121,8 @@ def _reset_clock(door: Door, yes: bool) -> None:
     back = door.run(_set_clock_back)
     if back:
         door.out.note(
-            f"the store's clock was set back by {back / 1_000:,.0f} s; what waits for an instant waits still: "
-            "see tessera jobs list --state scheduled"
+            f"the store's clock was set back by {back / 1_000:,.0f} s; what waits for an instant waits still "
+            "and is listed by: tessera jobs list --state scheduled"
         )
     else:
         door.out.note("the store's clock is not ahead; nothing was changed")

@@ -34,7 +34,8 @@ _LOST: Final = ("080", "57P")
 _MISSING: Final = ("3F000", "42P01", "42883")
 _BUSY: Final = ("55P03", "57014", "53300")
 _FULL: Final = ("53100",)
-_LOST_RACE: Final = ("40001", "40P01")
+_LOST_RACE: Final = ("40001", "40P01", "23514")
+"""The last: a row on its way into ``done_other`` met the partition of its day, made that moment."""
 _UNPREPARED: Final = ("26000", "42P05")
 _DIVISION_BY_ZERO: Final = "22012"
 _READ_ONLY: Final = "25006"

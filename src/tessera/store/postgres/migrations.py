@@ -91,7 +91,7 @@ class Schema:
         return bytes(found[0][0][0])
 
     async def look_again(self) -> None:
-        """Check the tables as ``open`` does, now and then: they may be contracted while older code runs, which
+        """Check the tables as ``open`` does, now and then: they may be contracted while older code runs; it
         then takes no more work. Raises SchemaTooNew, SchemaTooOld.
         """
         if seam.monotonic() - self._looked_at >= LOOK_SECONDS:

@@ -48,8 +48,10 @@ class Site:
         at the end of the moment: not before the commit, or it would wake somebody for nothing.
         """
         self.memory.wrote(net, revs)
-        if not ringing and _concerns_others(net):
-            self.signals.owe()
+        if _concerns_others(net):
+            self.signals.bell.ring()  # this process need not wait for its own word
+            if not ringing:
+                self.signals.owe()
 
     async def ask(self, text: str, *parameters: Any) -> Sequence[tuple[Any, ...]]:
         """The rows of one question."""

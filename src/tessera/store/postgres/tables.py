@@ -62,6 +62,8 @@ FLOOR: Final = {"queue": TEXT, "priority": INT, "pass": BIGINT}
 PASS: Final = {"queue": TEXT, "priority": INT, "tenant": TEXT, "pass": BIGINT}
 TAG: Final = {"tag": TEXT, "job": UUID}
 
+BRIEF_MS: Final = 3_600_000
+
 assert tuple(JOB)[:-1] == JOB_COLUMNS, "the decoder goes by this order"
 assert tuple(DONE)[:-1] == DONE_COLUMNS, "the decoder goes by this order"
 
@@ -72,8 +74,11 @@ def is_gated(job: Job) -> bool:
 
 
 def is_loud(job: Job) -> bool:
-    """Whether more than the row goes when an archived job goes."""
-    return bool(job.slots or job.tags or job.heirs or job.events is EventLevel.FULL)
+    """Whether an archived job goes by itself: more than the row goes with it, or it was to be kept for so
+    short a time that the end of its day is no answer.
+    """
+    is_brief = 0 <= job.gone_at < job.finished_at + BRIEF_MS
+    return is_brief or bool(job.slots or job.tags or job.heirs or job.events is EventLevel.FULL)
 
 
 def row_of_job(job: Job) -> Values:

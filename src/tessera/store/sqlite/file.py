@@ -68,8 +68,8 @@ class SqliteFile:
     """A database file, to be given to every handle of this process on it.
 
     ``synchronous`` is ``full`` (an acknowledged write survives a power cut) or ``normal`` (it survives the
-    death of the process). ``clock`` and ``steps`` are for tests: such a clock stands where it is put. Raises InvalidArgument for a database
-    that is no file.
+    death of the process). ``clock`` and ``steps`` are for tests: such a clock stands where it is put. Raises
+    InvalidArgument for a database that is no file.
 
     >>> SqliteFile(":memory:")
     Traceback (most recent call last):
