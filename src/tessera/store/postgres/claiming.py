@@ -237,6 +237,8 @@ class Turn:
             self._ask_ready(loader, want.queue, max(want.limit, request.scan))
             loader.ask(FLOORS_OF, [want.queue], self._take_floors)
         loader.ask(DUE_COUNTERS, [], self._take_due)
+        # Again: the gate may have been waited for, and what became ready meanwhile was read.
+        loader.ask(CLOCK, [], self._take_clock)
         await loader.load(Wanted(kinds=queues, outdated={request.policy.version}))
         if mirror.policy != request.policy.version:
             return Claimed((), self._now, 0, 0, mirror.policy, replan=True)

@@ -52,18 +52,21 @@ PROBE: Final = "SELECT 1 FROM {s}.gate WHERE name = 'probe' FOR UPDATE"
 # A row that its own transaction has locked (a finish in the application's transaction, still open) is passed
 # over: nobody else can take it meanwhile.
 RENEW: Final = """
+WITH free AS MATERIALIZED (
+    SELECT id FROM {s}.job WHERE id = ANY($1) FOR UPDATE SKIP LOCKED
+)
 UPDATE {s}.job j
 SET lease_until = CASE WHEN u.cap > 0 THEN least({s}.clock_ms() + u.ms, u.cap) ELSE {s}.clock_ms() + u.ms END
 FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[]) AS u (id, fence, ms, cap)
 WHERE j.id = u.id AND j.fence = u.fence AND j.state = 4 AND j.lease_until > {s}.clock_ms()
-    AND j.id IN (SELECT id FROM {s}.job WHERE id = ANY($1) FOR UPDATE SKIP LOCKED)
+    AND j.id = ANY(ARRAY(SELECT id FROM free))
 RETURNING uuid_send(j.id)
 """
 STILL_HELD: Final = """
 SELECT uuid_send(j.id)
 FROM {s}.job j
 JOIN unnest($1::uuid[], $2::bigint[]) AS u (id, fence) ON j.id = u.id AND j.fence = u.fence
-WHERE j.state = 4 AND j.lease_until > {s}.clock_ms()
+WHERE j.id = ANY($1) AND j.state = 4 AND j.lease_until > {s}.clock_ms()
 """
 
 

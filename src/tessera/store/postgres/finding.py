@@ -36,25 +36,25 @@ LIMIT $2
 _ENDED: Final = f"""
 SELECT {DONES}
 FROM (SELECT * FROM {{s}}.done WHERE {{0}} OFFSET 0) AS d
-WHERE id < $1
-ORDER BY id DESC
+WHERE d.id < $1
+ORDER BY d.id DESC
 LIMIT $2
 """
 WALK_JOBS: Final = f"SELECT {JOBS} FROM {{s}}.job j WHERE j.id < $1 ORDER BY j.id DESC LIMIT $2"
-WALK_DONE: Final = f"SELECT {DONES} FROM {{s}}.done WHERE id < $1 ORDER BY id DESC LIMIT $2"
+WALK_DONE: Final = f"SELECT {DONES} FROM {{s}}.done d WHERE d.id < $1 ORDER BY d.id DESC LIMIT $2"
 TAGGED: Final = """
-SELECT uuid_send(job) AS job
-FROM {s}.job_tag
-WHERE tag = ANY($3) AND job < $1
-GROUP BY job
-ORDER BY job DESC
+SELECT uuid_send(t.job)
+FROM {s}.job_tag t
+WHERE t.tag = ANY($3) AND t.job < $1
+GROUP BY t.job
+ORDER BY t.job DESC
 LIMIT $2
 """
 _CHILDREN: Final = "parent = $3"
 _HELD: Final = "holder = $3 AND state = 4"
 _ASKED_TO_STOP: Final = "holder = $3 AND cancel_requested"
 _UNDER_KEY: Final = "blocked_on = $3 AND blocked_on > ''"
-_IN_STATES: Final = "(queue, state) IN (SELECT * FROM unnest($3::text[], $4::int[]))"
+_IN_STATES: Final = "queue = ANY($3) AND state = ANY($4)"
 _ODD: Final = f"state > 7 AND {_IN_STATES}"
 _CONDITIONS: Final = {
     f"state IN (0, 5, 6) AND {_IN_STATES}": (State.PENDING, State.WAITING, State.QUARANTINED),
@@ -194,8 +194,12 @@ def _key(job: Job | None) -> bytes:
 
 
 def _pairs(keys: Iterable[tuple[str, State]]) -> list[Any]:
-    pairs = sorted((queue, CODES[state]) for queue, state in keys)
-    return [Texts([queue for queue, _ in pairs]), Ints([state for _, state in pairs])]
+    """Their queues and their states. What lies in another pair of both is passed over by the filter."""
+    pairs = list(keys)
+    return [
+        Texts(sorted({queue for queue, _ in pairs})),
+        Ints(sorted({CODES[state] for _, state in pairs})),
+    ]
 
 
 def _job(row: Values) -> Job:

@@ -49,9 +49,9 @@ FOR UPDATE SKIP LOCKED
 THERE: Final = "SELECT uuid_send(id) FROM {s}.job WHERE id = ANY($1)"
 LOCK_DONE: Final = f"""
 SELECT {DONES}
-FROM {{s}}.done
-WHERE id = ANY($1)
-ORDER BY id
+FROM {{s}}.done d
+WHERE d.id = ANY($1)
+ORDER BY d.id
 FOR UPDATE
 """
 LOCK_SLOTS: Final = f"""
@@ -97,9 +97,9 @@ WHERE (parent, child) IN (SELECT * FROM unnest($1::uuid[], $2::uuid[]))
 EDGES_TO: Final = f"SELECT {selected(EDGE)} FROM {{s}}.edge WHERE child = ANY($1)"
 EDGES_FROM: Final = f"""
 SELECT {selected(EDGE)}
-FROM {{s}}.edge
-WHERE parent = $1
-ORDER BY child
+FROM {{s}}.edge e
+WHERE e.parent = $1
+ORDER BY e.child
 LIMIT $2
 """
 BLOCKED: Final = f"""

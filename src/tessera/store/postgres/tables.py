@@ -92,7 +92,9 @@ def row_of_done(job: Job) -> Values:
 
 
 def selected(columns: Iterable[str], table: str = "") -> str:
-    """The columns as they are read: keys as bytes."""
+    """The columns as they are read: keys as bytes, under the same names. An ``ORDER BY`` must name the table
+    with the column, or it means these bytes, of which there is no index.
+    """
     at = f"{table}." if table else ""
     keys = ("id", "parent", "child", "owner", "job")
     return ", ".join(

@@ -60,7 +60,10 @@ def _asserting(change: str, returning: str, test: str) -> str:
 
 def _update(columns: dict[str, Column]) -> str:
     fields = ", ".join(f"{name} = u.{name}" for name in columns if name != "id")
-    return f"UPDATE {{s}}.job j\nSET {fields}, rev = j.rev + 1\nFROM {unnested(columns)}\nWHERE j.id = u.id"
+    return (
+        f"UPDATE {{s}}.job j\nSET {fields}, rev = j.rev + 1\nFROM {unnested(columns)}\n"
+        "WHERE j.id = ANY($1) AND j.id = u.id"  # the first is an index scan, however many there are
+    )
 
 
 def _upsert(table: str, columns: dict[str, Column], key: Sequence[str]) -> str:
@@ -101,7 +104,7 @@ ADD_DONE: Final = _insert("done", DONE)
 REWRITE_DONE: Final = (
     "UPDATE {s}.done d\nSET "
     + ", ".join(f"{name} = u.{name}" for name in DONE if name not in ("id", "gone_at"))
-    + f"\nFROM {unnested(DONE)}\nWHERE d.id = u.id AND d.gone_at = u.gone_at"
+    + f"\nFROM {unnested(DONE)}\nWHERE d.id = ANY($1) AND d.id = u.id AND d.gone_at = u.gone_at"
 )
 DELETE_SLOTS: Final = "DELETE FROM {s}.slot WHERE key = ANY($1)"
 ADD_SLOTS: Final = _asserting(
