@@ -96,8 +96,7 @@ class Handle(Generic[R]):
         """What the handler returned, once the job has completed.
 
         A failure that will be retried is not an end. Raises ResultTimeout (the job goes on; what holds it is
-        told), JobNotCompleted
-        (dead, cancelled, quarantined or removed), NotFound.
+        told), JobNotCompleted (dead, cancelled, quarantined or removed), NotFound.
         """
         self._app._warn_if_in_a_loop("result")
         return self._decoded(self._app._run(lambda store: self._ended(store, timeout)))

@@ -9,12 +9,15 @@ import pytest
 
 from tessera import Tessera
 from tests.client.colours import Colour
+from tests.servers import schemas
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "memory":
         return "memory://"
+    if request.param == "postgresql":
+        return schemas.real_url()
     # What survives a power cut is tested elsewhere; here a sync a commit would be most of the time.
     return f"sqlite:///{tmp_path}/work.db?synchronous=normal"
 

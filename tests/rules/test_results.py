@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pydantic
@@ -15,6 +17,19 @@ from tessera.rules.signature import Signature
 
 class Model(pydantic.BaseModel):
     value: Any
+
+
+class Open(pydantic.BaseModel, extra="allow"):
+    pass
+
+
+class ByAttrs:
+    """As attrs makes a class, to msgspec: the package itself is not needed here."""
+
+    __attrs_attrs__ = (SimpleNamespace(name="value"),)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
 
 
 def result_signature(annotation: object) -> Signature:
@@ -34,7 +49,12 @@ class Holds:
 
 def inside(value: object) -> list[object]:
     """The value, and what may hold it."""
-    return [value, [value], {"a": (1, [value])}, Holds(value), Model(value=value)]
+    member = enum.Enum("Named", {"A": value})["A"]
+    pair = enum.Enum("Named", {"A": (1, value)})["A"]
+    return [
+        value, [value], {"a": (1, [value])}, Holds(value), Model(value=value), Open(value=value), ByAttrs(value),
+        member, [member], {"a": member}, Holds(member), pair,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -68,3 +88,32 @@ def test_bytes_that_an_annotation_names_are_kept_in_a_result(annotation: Any) ->
         annotation, {"a": b"a"}
     )
     assert signature.decode_result(signature.encode_result(value)) == value
+
+
+@pytest.mark.parametrize("value", [b"a", bytearray(b"a"), memoryview(b"a")])
+@pytest.mark.parametrize(
+    "annotation, make",
+    [
+        (Model, lambda value: Model(value=value)),
+        (Open, lambda value: Open(value=value)),
+        (Holds, lambda value: Holds([value])),
+        (list[Any], lambda value: [{"a": value}]),
+        (list[Any], lambda value: [{bytes(value): 1}]),
+        # What holds a set is written in the order of its keys, so what comes back stands elsewhere.
+        (tuple[set[int], dict[str, Any]], lambda value: ({1}, {"b": value, "a": 1})),
+        (tuple[bytes, Any], lambda value: (b"kept", value)),
+    ],
+)
+def test_no_type_hides_bytes_that_it_does_not_name(annotation: Any, make: Any, value: object) -> None:
+    with pytest.raises(InvalidArgument, match=r"^result: "):
+        result_signature(annotation).encode_result(make(value))
+
+
+def test_bytes_that_a_model_keeps_to_itself_are_no_loss() -> None:
+    class Private(pydantic.BaseModel):
+        name: str
+        raw: bytes = pydantic.Field(default=b"", exclude=True)
+
+    signature = result_signature(Private)
+    written = signature.encode_result(Private(name="a", raw=b"b"))
+    assert signature.decode_result(written) == Private(name="a")

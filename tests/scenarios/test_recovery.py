@@ -173,6 +173,7 @@ async def test_a_worker_that_comes_back_too_late_is_refused_and_changes_nothing(
 
 
 @pytest.mark.capability("H6")
+@pytest.mark.timeout(180)
 async def test_not_yet_is_no_failure_and_a_thousand_of_them_are_the_end(app: Tessera):
     @app.job(retry=Retry(max_attempts=1))
     async def not_yet() -> None:
@@ -180,7 +181,7 @@ async def test_not_yet_is_no_failure_and_a_thousand_of_them_are_the_end(app: Tes
 
     handle = await not_yet.aenqueue()
     async with working(app, concurrency=1):
-        job = await reaches(app, handle, State.DEAD, patience=50)  # two thousand commits, one after another
+        job = await reaches(app, handle, State.DEAD, patience=120)  # two thousand commits, one after another
     assert (job.reason, job.snoozes, job.attempt, job.failures) == ("claims_exhausted", 1_000, 1_000, 0)
 
 
