@@ -57,7 +57,7 @@ def test_on_a_full_disk_new_jobs_are_refused_running_ones_finish_and_all_goes_on
         assert status == 0, f"{rig.log_of(scenario)}\nthe worker said:\n{rig.log_of(worker)}"
         assert worker.is_alive
         rig.stop(worker)
-        rig.database = copy
+        rig.database, rig.url = copy, f"sqlite:///{copy}"
         events, rows = rig.check({"carry": State.AVAILABLE})
         mine = [event for event in events if event.who == scenario.name]
         marks = {event.how: event.number for event in mine if event.what == "marked"}

@@ -75,7 +75,7 @@ def nothing_by_the_clock_of_this_machine(monkeypatch):
 @pytest.mark.timeout(600)
 def test_postgresql_and_memory_with_a_gate_lead_the_same_life(nothing_by_the_clock_of_this_machine):
     """As above."""
-    run_state_machine_as_test(GatedLives, settings=settings(COMMON, max_examples=25, derandomize=True))
+    run_state_machine_as_test(GatedLives, settings=settings(COMMON, max_examples=20, derandomize=True))
 
 
 @pytest.mark.store("postgresql")
@@ -88,4 +88,4 @@ def test_postgresql_and_memory_lead_the_same_life_from_a_fresh_seed(
     record_property("seed", number)
     print(f"TESSERA_TEST_SEED={number}")
     fresh = seed(number)(type("Fresh", (GatedLives,), {}))
-    run_state_machine_as_test(fresh, settings=settings(COMMON, max_examples=25))
+    run_state_machine_as_test(fresh, settings=settings(COMMON, max_examples=12))

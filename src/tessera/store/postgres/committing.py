@@ -136,10 +136,9 @@ class Committer:
         if len(safe) < len(set(keys)):
             [found] = await self._site.driver.flight([self._site.query(STILL_HELD, *parameters[:2])])
             safe |= {row[0] for row in found}
-        return [
-            Done() if key in safe else Refused(group.guards[0], why="the lease lapsed or has another holder")
-            for key, group in zip(keys, groups, strict=True)
-        ]
+        lost = [group for key, group in zip(keys, groups, strict=True) if key not in safe]
+        refused = iter(await self._with_a_look(lost, "") if lost else ())  # who looks can say what is there
+        return [Done() if key in safe else next(refused) for key in keys]
 
     # With a look --------------------------------------------------------------------------------------------
 
@@ -240,6 +239,10 @@ class Attempt:
         """Rows out of the order of locks: they are not waited for, unless the transaction is the caller's,
         which we cannot begin anew.
         """
+        if wanted.jobs or wanted.edges_from:
+            # A cascade: the whole of it at once, or each level would be a look of its own.
+            below = await self._loader.below(wanted.jobs | wanted.edges_from.keys())
+            wanted.add(below)
         self._wanted.add(Wanted(jobs=wanted.jobs, archive=wanted.archive, slots=wanted.slots))
         await self._loader.load(wanted, wait=not self._ours)
         if self._ours and not self._loader.busy.isdisjoint(wanted.jobs):

@@ -21,6 +21,7 @@ from tessera.store.postgres.tables import COUNTER, EDGE, RECORD, SLOT, selected
 from tessera.store.sql import rows
 from tessera.store.sql.mirror import Mirror, Wanted
 from tessera.store.sql.rows import CODES, DONE_COLUMNS, JOB_COLUMNS, Values
+from tessera.store.transitions import SETTLED_AT_ONCE
 
 JOBS: Final = f"{selected(JOB_COLUMNS, 'j')}, j.rev"
 DONES: Final = selected(DONE_COLUMNS)
@@ -102,6 +103,16 @@ WHERE e.parent = $1
 ORDER BY e.child
 LIMIT $2
 """
+BELOW: Final = """
+WITH RECURSIVE below (child) AS (
+    SELECT child FROM {s}.edge WHERE parent = ANY($1)
+    UNION
+    SELECT e.child FROM below b JOIN {s}.edge e ON e.parent = b.child
+)
+SELECT uuid_send(child)
+FROM below
+LIMIT $2
+"""
 BLOCKED: Final = f"""
 SELECT {JOBS}
 FROM {{s}}.job j
@@ -115,6 +126,9 @@ SELECT count(*), coalesce(sum(size), 0)::bigint, coalesce(max(number), -1)::bigi
 FROM {s}.staged
 WHERE upload = $1
 """
+
+CASCADE: Final = 3_000
+"""Most jobs of a cascade that are loaded at once."""
 
 Take = Callable[[Rows], None]
 Wrap = Callable[[Sequence[Any]], Any]
@@ -157,6 +171,14 @@ class Loader:
         self._ask_lists(wanted)
         await self.fly()
         await self._look_again(wanted, skipped)
+
+    async def below(self, jobs: Iterable[JobId]) -> Wanted:
+        """The jobs that wait for these, and for those, and so on, with the edges between them."""
+        found: Rows = []
+        self.ask(BELOW, [Uuids(sorted(jobs)), CASCADE], found.extend)
+        await self.fly()
+        children = {JobId(child) for (child,) in found}
+        return Wanted(jobs=children, edges_from=dict.fromkeys(children, SETTLED_AT_ONCE + 1))
 
     # What is asked ------------------------------------------------------------------------------------------
 
