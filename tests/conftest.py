@@ -1,6 +1,10 @@
-"""What holds for every test: an environment of its own, fair time limits, an account of what was skipped."""
+"""What holds for every test: an environment of its own, fair time limits, an account of what was skipped,
+servers that end with the run.
+"""
 
+import atexit
 import os
+from collections.abc import Callable
 
 import pytest
 from hypothesis import settings
@@ -16,11 +20,29 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("tessera")
     skip_report.install(config)
     evidence.install(config)
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
-        run.remove_run_folder()
+        run.begin()
+        atexit.register(run.end)  # the first to be registered comes last: others still drop their schemas
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> str:
+    """``postgresql://user@host:port/database`` of a server that all tests share."""
+    return run.postgres_url()
+
+
+@pytest.fixture(scope="session")
+def pgbouncer_url() -> str:
+    """The same by way of PgBouncer: transaction mode, two server connections."""
+    return run.pgbouncer_url()
+
+
+@pytest.fixture(scope="session")
+def schema_name() -> Callable[[], str]:
+    """Makes names of schemas that nobody has; they are dropped at the end of the session."""
+    from tests.servers.schemas import schema_name
+
+    return schema_name
 
 
 def _forget_the_users_settings() -> None:

@@ -185,7 +185,7 @@ P1, P3 = pytest.mark.capability("P1"), pytest.mark.capability("P3")
 
 @P1
 @P3
-@pytest.mark.parametrize("rig", ["memory-blocking", "sqlite_async"])
+@pytest.mark.parametrize("rig", ["memory-blocking", "sqlite_async", "postgresql-blocking", "pgbouncer-async"])
 def test_by_parameter(rig): pass
 
 @P1
@@ -247,7 +247,7 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str, str
         text=True,
         stdin=subprocess.DEVNULL,
     )
-    assert "1 failed, 7 passed, 2 skipped, 2 errors" in done.stdout, done.stdout
+    assert "1 failed, 9 passed, 2 skipped, 2 errors" in done.stdout, done.stdout
     entries = [json.loads(line) for line in (folder / "record").read_text().splitlines()]
     return sorted(
         (
@@ -265,6 +265,8 @@ def test_a_test_counts_for_the_stores_it_ran_on(record: list[tuple[str, str, str
         ("test_by_folder", "P1", "memory", "passed"),
         ("test_by_mark", "P1", "sqlite", "passed"),
         ("test_by_parameter", "P1 P3", "memory", "passed"),
+        ("test_by_parameter", "P1 P3", "postgresql", "passed"),
+        ("test_by_parameter", "P1 P3", "postgresql", "passed"),  # by way of PgBouncer
         ("test_by_parameter", "P1 P3", "sqlite", "passed"),
         ("test_on_no_store", "P1", "", "passed"),
     ]

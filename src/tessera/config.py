@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit, urlunsplit
 
 from tessera.model.errors import ConfigError
 
@@ -338,6 +337,8 @@ def shown_url(url: str) -> str:
     >>> shown_url("postgresql://ada:secret@db/work")
     'postgresql://ada:***@db/work'
     """
+    from urllib.parse import urlsplit, urlunsplit  # loads ipaddress
+
     try:
         parts = urlsplit(url)
     except ValueError:  # no URL: nobody knows where a password would stand

@@ -5,12 +5,14 @@ them.
 from __future__ import annotations
 
 import re
-from typing import Final, Protocol
-from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tessera import seam
 from tessera.model.errors import ConfigError
 from tessera.store.protocol import Store
+
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult  # each function loads what it needs: it brings ipaddress along
 
 _TO_COME = (
     "mysql",
@@ -56,6 +58,8 @@ def connect(url: str) -> Backend:
     """
     if not isinstance(url, str):
         raise ConfigError([f"url: is of type {type(url).__name__}; give a text such as sqlite:///work.db"])
+    from urllib.parse import urlsplit
+
     try:
         parts = urlsplit(url)
     except ValueError as error:
@@ -109,6 +113,8 @@ class _SqliteBackend:
 
 
 def _sqlite(url: str, parts: SplitResult) -> Backend:
+    from urllib.parse import parse_qsl, unquote
+
     problems = []
     path = unquote(parts.path.removeprefix("/"))
     if parts.netloc or not path or path == ":memory:":
@@ -154,6 +160,8 @@ class _PostgresBackend:
 
 
 def _postgres(url: str, parts: SplitResult) -> Backend:
+    from urllib.parse import parse_qsl, urlencode, urlunsplit
+
     known = {"schema": "tessera", "connections": "4", "prepare": "1", "listen": "1"}
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     options = {**known, **{name: value for name, value in pairs if name in known}}
@@ -192,6 +200,8 @@ def _postgres(url: str, parts: SplitResult) -> Backend:
 
 
 def _without_password(url: str, parts: SplitResult) -> str:
+    from urllib.parse import urlunsplit
+
     if parts.password is None:
         return url
     user, _, host = parts.netloc.rpartition("@")

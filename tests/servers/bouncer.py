@@ -4,14 +4,15 @@ breaks.
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import psycopg
 
-from tests.servers.programs import as_server_user, free_port, hand_over, program
+from tests.servers.keeper import Kept
+from tests.servers.programs import free_port, hand_over, program
 
 CONFIGURATION = """
 [databases]
@@ -25,18 +26,18 @@ pool_mode = transaction
 default_pool_size = 2
 max_client_conn = 1000
 server_reset_query =
-ignore_startup_parameters = extra_float_digits,options
-pidfile = {folder}/pid
 """
 STARTS_WITHIN = 20.0
 
 
-def start(upstream: str, run_folder: Path, keep: Callable[[list[str], Path], None]) -> str | None:
-    """Its URL; None if it cannot be had here."""
+def is_installed() -> bool:
+    return program("pgbouncer", "pgbouncer") is not None
+
+
+def start(upstream: str, folder: Path, run: int, run_folder: Path) -> tuple[str, Kept]:
+    """Its URL, and its keeper. It lives as long as that process and that folder."""
     path = program("pgbouncer", "pgbouncer")
-    if path is None:
-        return None
-    folder = run_folder / "pgbouncer"
+    assert path is not None, "the caller has asked is_installed()"
     folder.mkdir()
     hand_over(folder)
     parts = urlsplit(upstream)
@@ -44,18 +45,20 @@ def start(upstream: str, run_folder: Path, keep: Callable[[list[str], Path], Non
     user = parts.username or "postgres"
     configuration = folder / "pgbouncer.ini"
     configuration.write_text(
-        CONFIGURATION.format(host=parts.hostname, port=parts.port, user=user, listen=port, folder=folder),
-        encoding="utf-8",
+        CONFIGURATION.format(host=parts.hostname, port=parts.port, user=user, listen=port), encoding="utf-8"
     )
-    keep(as_server_user([path, "-q", str(configuration)]), folder / "log")
+    log = folder / "log"
+    # Which other signal ends it at once, and which waits for the clients, has changed between versions.
+    kept = Kept([path, "-q", str(configuration)], log, run, run_folder, remove=True, by=signal.SIGKILL)
     url = f"postgresql://{user}@127.0.0.1:{port}{parts.path}"
     end = time.monotonic() + STARTS_WITHIN
     while True:
         try:
             psycopg.connect(url, connect_timeout=5).close()
-        except psycopg.OperationalError:
-            if time.monotonic() > end:
-                raise
+        except psycopg.OperationalError as error:
+            if time.monotonic() > end or kept.has_ended:
+                last = log.read_text(errors="replace")[-500:]
+                raise RuntimeError(f"PgBouncer does not start: {last or error}") from error
             time.sleep(0.05)
             continue
-        return url
+        return url, kept

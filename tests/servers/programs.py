@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
+import random
 import shutil
 import socket
 import subprocess
 from pathlib import Path
+from typing import TypedDict
 
 PLACES = "/usr/lib/postgresql/*/bin", "/usr/sbin", "/usr/local/sbin", "/opt/homebrew/bin"
+PORTS = range(20_000, 32_000)
+"""Below those that systems give to outgoing connections: one of them could take a port whose server is down
+for a moment, and a client that tries such a port again and again may be connected to itself."""
 
 
 def is_allowed(what: str) -> bool:
@@ -21,23 +27,49 @@ def program(name: str, package: str) -> str | None:
     """The path of a program; None if it cannot be had here."""
     found = _find(name)
     if found is None and is_allowed("INSTALL") and os.geteuid() == 0 and shutil.which("apt-get"):
-        _install(package)
+        _install(name, package)
         found = _find(name)
     return found
+
+
+def why_not_installed(package: str) -> str:
+    """Why ``program`` found nothing, in words that name what would help."""
+    if not is_allowed("INSTALL"):
+        return "none is installed (TESSERA_TEST_INSTALL=1 may install one)"
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        return f"none is installed, and only root with apt-get can install one: install {package} yourself"
+    return f"apt-get install {package} brought none"
 
 
 def _find(name: str) -> str | None:
     # Wrappers of a distribution may start another cluster than ours, so that the real place comes first.
     for pattern in PLACES:
         root, _, tail = pattern.partition("*")
-        folders = sorted(Path("/").glob(pattern.lstrip("/")), reverse=True) if tail else [Path(root)]
-        for folder in folders:
+        folders = sorted(Path("/").glob(pattern.lstrip("/")), key=_version) if tail else [Path(root)]
+        for folder in reversed(folders):
             if (folder / name).exists():
                 return str(folder / name)
     return shutil.which(name)
 
 
-def _install(package: str) -> None:
+def _version(folder: Path) -> tuple[int, str]:
+    """9.6 stands before 15."""
+    major = folder.parent.name.partition(".")[0]
+    return (int(major) if major.isdecimal() else 0, folder.parent.name)
+
+
+def _install(name: str, package: str) -> None:
+    """One process at a time; the others find what it brought."""
+    lock = os.open(Path(__file__).parent, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if _find(name) is None:
+            _apt_get(package)
+    finally:
+        os.close(lock)
+
+
+def _apt_get(package: str) -> None:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     # Without a service of its own: what a test needs, it starts.
     policy = Path("/usr/sbin/policy-rc.d")
@@ -66,12 +98,21 @@ def server_user() -> str | None:
     return None
 
 
-def as_server_user(command: list[str]) -> list[str]:
-    """The command, run as that user."""
-    user = server_user()
-    if user is None:
-        return command
-    return ["setpriv", f"--reuid={user}", f"--regid={pwd.getpwnam(user).pw_gid}", "--clear-groups", *command]
+class Identity(TypedDict, total=False):
+    """What ``subprocess`` wants to know of a user."""
+
+    user: int
+    group: int
+    extra_groups: list[int]
+
+
+def server_identity() -> Identity:
+    """``server_user`` for ``subprocess``."""
+    name = server_user()
+    if name is None:
+        return {}
+    entry = pwd.getpwnam(name)
+    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
 
 
 def hand_over(folder: Path) -> None:
@@ -86,12 +127,35 @@ def hand_over(folder: Path) -> None:
 
 def free_port() -> int:
     """A port of the loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    while True:
+        port = random.choice(PORTS)
+        with socket.socket() as probe:
+            # As servers do: what is left of connections that have ended is in nobody's way.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 def is_listening(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(0.5)
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs. One that has ended and that nobody has asked after does not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except (OSError, IndexError):
+        # Not a Linux, or it ended this moment.
+        return not Path("/proc/self").exists()
+    return state not in (b"Z", b"X")

@@ -8,6 +8,7 @@ import atexit
 import os
 from contextlib import suppress
 from functools import cache
+from itertools import count
 
 import psycopg
 
@@ -15,12 +16,16 @@ from tessera.store.postgres.server import Server
 from tessera.store.postgres.store import PostgresStore
 from tessera.store.protocol import run_blocking
 from tests.conformance.rig import START, ManualClock
+from tests.servers.programs import is_alive
 from tests.servers.run import pgbouncer_url, postgres_url
 
 EMPTIED = (
     "job", "done", "job_tag", "count", "count_delta", "slot", "counter", "counter_shift", "floor", "pass",
     "edge", "record", "record_history", "event", "chunk", "staged", "blob", "blob_chunk",
 )  # fmt: skip
+LEFTOVERS = 7_357
+"""The advisory lock of whoever drops what dead processes left."""
+_numbers = count()
 CLOCKS = ("now_ms() RETURNS bigint LANGUAGE sql STABLE", "clock_ms() RETURNS bigint LANGUAGE sql VOLATILE")
 
 
@@ -56,12 +61,28 @@ def connection_of_this_process() -> psycopg.Connection:
     """For what the tests themselves ask. Nothing is left of dead processes' schemas."""
     connection = psycopg.connect(direct_url(), autocommit=True)
     atexit.register(connection.close)
+    _drop_what_dead_processes_left(connection)
+    return connection
+
+
+def _drop_what_dead_processes_left(connection: psycopg.Connection) -> None:
     query = "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'tessera\\_test\\_%'"
+    connection.execute("SELECT pg_advisory_lock(%s)", (LEFTOVERS,))  # two at once would wait for each other
+    connection.execute("SET lock_timeout = '2s'")
     for (name,) in connection.execute(query).fetchall():
         pid = name.split("_")[-1]
-        if pid.isdecimal() and not os.path.exists(f"/proc/{pid}") and os.path.exists("/proc/self"):
-            connection.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE")
-    return connection
+        if pid.isdecimal() and not is_alive(int(pid)):
+            with suppress(psycopg.errors.LockNotAvailable):  # a child of the dead one still works in it
+                connection.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE")
+    connection.execute("RESET lock_timeout")
+    connection.execute("SELECT pg_advisory_unlock(%s)", (LEFTOVERS,))
+
+
+def schema_name(use: str = "named") -> str:
+    """A name that no schema has yet. What is made under it is dropped when this process ends."""
+    name = f"tessera_test_{use}_{next(_numbers)}_{os.getpid()}"
+    atexit.register(_drop, connection_of_this_process(), name)
+    return name
 
 
 @cache

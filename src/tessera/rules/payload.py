@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
@@ -41,6 +40,8 @@ def fingerprint(kind: str, payload: bytes) -> bytes:
     >>> fingerprint("mail", b"{}").hex()
     'fdaed8919d1f0278d3da1a42a14ee30b'
     """
+    import hashlib  # loads OpenSSL
+
     return hashlib.sha256(b"\0".join((kind.encode(), payload))).digest()[:FINGERPRINT_BYTES]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -20,6 +19,8 @@ def slot_key(kind: str, payload: bytes, by: Sequence[str], *, across_kinds: bool
     """
     arguments: Mapping[str, Any] = msgspec.json.decode(payload)
     values = [value_at(arguments, path, "unique") for path in by] if by else arguments
+    from hashlib import sha256  # loads OpenSSL
+
     digest = sha256(msgspec.json.encode(values, order="sorted")).hexdigest()[:32]
     return f"{'ud' if while_dead else 'u'}:{'*' if across_kinds else kind}:{digest}"
 

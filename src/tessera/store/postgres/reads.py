@@ -224,10 +224,12 @@ class Reads:
         )
 
     async def jobs(self, keys: Sequence[JobId]) -> list[Job | None]:
-        """See ``Store.get_jobs``. Hot, archive, hot again: a job moves from one to the other, and back."""
+        """See ``Store.get_jobs``. Hot, archive, and both again: a job moves from one to the other and back,
+        and the archive may get a partition, with rows that were elsewhere, after the statement was planned.
+        """
         found: dict[bytes, Job] = {}
         left = sorted(set(keys))
-        for query, decode in ((JOBS_OF, _job), (DONES_OF, rows.done_of), (JOBS_OF, _job)):
+        for query, decode in 2 * ((JOBS_OF, _job), (DONES_OF, rows.done_of)):
             if left:
                 for row in await self._site.ask(query, Uuids(left)):
                     found[row[0]] = decode(row)
