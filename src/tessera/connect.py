@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tessera import seam
+from tessera.config import shown_url
 from tessera.model.errors import ConfigError
 from tessera.store.protocol import Store
 
@@ -182,7 +183,7 @@ def _postgres(url: str, parts: SplitResult) -> Backend:
     conninfo = urlunsplit(("postgresql", parts.netloc, parts.path, theirs, ""))
     try:
         return _PostgresBackend(
-            _without_password(url, parts),
+            shown_url(url),
             conninfo,
             options["schema"],
             int(options["connections"]),
@@ -197,12 +198,3 @@ def _postgres(url: str, parts: SplitResult) -> Backend:
         ) from None
     except ValueError as error:
         raise ConfigError([f"url: it is no URL for PostgreSQL: {error}"]) from None
-
-
-def _without_password(url: str, parts: SplitResult) -> str:
-    from urllib.parse import urlunsplit
-
-    if parts.password is None:
-        return url
-    user, _, host = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}:***@{host}"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sized
 from typing import Any
 
 import pytest
@@ -78,6 +78,16 @@ async def signalled(event: asyncio.Event, what: str = "the signal") -> None:
             await event.wait()
     except TimeoutError:
         pytest.fail(f"waited in vain for {what}")
+
+
+async def filled(app: Tessera, ran: Sized, count: int) -> None:
+    """Wait until handlers have noted so many runs. Where their order is looked at, nobody may wait for a
+    result meanwhile: that writes to the job's row, and a claim passes by a row that is being written."""
+
+    async def are_there() -> bool:
+        return len(ran) >= count
+
+    await until(app, are_there, f"{count} runs")
 
 
 async def logged(app: Tessera, caplog: pytest.LogCaptureFixture, text: str) -> logging.LogRecord:

@@ -13,7 +13,7 @@ import pytest
 from tessera import Ceiling, JobView, Rate, State, Tessera
 from tessera.model.errors import ConfigError, InvalidArgument
 from tests.scenarios import isolated
-from tests.scenarios.rig import Client, reaches, signalled, until, vanish, working
+from tests.scenarios.rig import Client, filled, reaches, signalled, until, vanish, working
 
 pytestmark = pytest.mark.asyncio
 
@@ -182,10 +182,9 @@ async def ran(app: Tessera, queues: dict[str, int], settings: dict[str, Any]) ->
     jobs = [
         mark.with_options(queue=queue).job(queue) for queue, count in queues.items() for _ in range(count)
     ]
-    handles = await app.aenqueue_many(jobs)
+    await app.aenqueue_many(jobs)
     async with working(app, concurrency=1, prefetch=0, **settings):
-        for handle in handles:
-            await handle.aresult(20)
+        await filled(app, order, len(jobs))
     return order
 
 

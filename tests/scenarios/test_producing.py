@@ -21,7 +21,7 @@ from tessera.model.errors import (
     ResultTimeout,
     WrongState,
 )
-from tests.scenarios.rig import Client, reaches, signalled, until, working
+from tests.scenarios.rig import Client, filled, reaches, signalled, until, working
 
 import asyncio  # isort: skip
 
@@ -216,10 +216,11 @@ async def test_a_higher_priority_number_runs_first(app: Tessera, client: Client)
     async def mark(n: int) -> None:
         ran.append(n)
 
-    handles = [await client(mark.with_options(priority=n), "enqueue", n) for n in (0, -5, 7, 3)]
+    for n in (0, -5, 7, 3):
+        await client(mark.with_options(priority=n), "enqueue", n)
+
     async with working(app, concurrency=1, prefetch=0):
-        for handle in handles:
-            await handle.aresult(10)
+        await filled(app, ran, 4)
     assert ran == [7, 3, 0, -5]
 
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+BLOAT: Final = 2.0
+"""An index that takes so many times its fresh size is rebuilt."""
+BLOATED_BYTES: Final = 16 << 20
+"""Below this the size of an index costs nobody anything."""
 
 
 class TableUse(msgspec.Struct, frozen=True, gc=False):
@@ -30,6 +37,10 @@ class IndexUse(msgspec.Struct, frozen=True, gc=False):
     def bloat(self) -> float:
         """How many times its fresh size it takes; 1 where that is unknown."""
         return self.size_bytes / self.fresh_bytes if self.fresh_bytes else 1.0
+
+    def is_bloated(self, bloat: float = BLOAT, least_bytes: int = BLOATED_BYTES) -> bool:
+        """Whether rebuilding it is worth it."""
+        return self.size_bytes >= least_bytes and self.bloat >= bloat
 
 
 class OldestReader(msgspec.Struct, frozen=True, gc=False):

@@ -18,8 +18,6 @@ from tessera.model.errors import NotFound, StoreClosed
 from tessera.model.ids import JobId
 from tessera.model.job import Job
 from tessera.model.queries import (
-    EXAMINED_LIMIT,
-    PAGE_LIMIT,
     Claimed,
     ClaimRequest,
     Due,
@@ -32,7 +30,7 @@ from tessera.model.states import State
 from tessera.rules import admission
 from tessera.store import audit, claims, evaluator
 from tessera.store.driver import Doorbell
-from tessera.store.filters import matches
+from tessera.store.filters import Sieve
 from tessera.store.rowsets import Rows
 from tessera.store.working import Net, Working, wakes_somebody
 
@@ -140,19 +138,12 @@ class MemoryStore:
             keys = sorted(rows, reverse=True)
             if page.after:
                 keys = [key for key in keys if key < page.after]
-            limit = min(page.limit, PAGE_LIMIT)
-            found: list[Job] = []
-            examined = 0
-            for key in keys[:EXAMINED_LIMIT]:
-                examined += 1
-                job = world.jobs.get(key) or world.archive[key]
-                if matches(job, which):
-                    found.append(job)
-                    if len(found) == limit:
-                        break
-            more = examined < len(keys)
-            last = keys[examined - 1] if examined else b""
-            return JobPage(tuple(found), last if more else b"", examined)
+            sieve = Sieve(which, page)
+            for key in keys:
+                if sieve.is_full:
+                    return sieve.page(more=True)
+                sieve.look_at(world.jobs.get(key) or world.archive[key])
+            return sieve.page(more=False)
 
     async def count_jobs(self) -> dict[tuple[str, State], int]:
         with self._reading() as world:

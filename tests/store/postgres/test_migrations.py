@@ -77,11 +77,11 @@ def test_an_empty_database_gets_the_newest_schema_on_first_use(place):
 def test_processes_that_create_one_schema_at_once_agree_on_one_installation(direct):
     source = (
         "import sys; from tessera.store.postgres.server import Server\n"
-        "from tessera.store.postgres.migrations import open_schema\n"
+        "from tessera.store.postgres.migrations import Schema\n"
         "from tessera.store.protocol import run_blocking\n"
         "server = Server(sys.argv[1], schema=sys.argv[2]); driver = server.driver(blocking=True)\n"
         "sys.stdin.readline()\n"
-        "print(run_blocking(open_schema(driver, sys.argv[2], blocking=True)).hex()); server.close()"
+        "print(run_blocking(Schema(driver, sys.argv[2], blocking=True).open()).hex()); server.close()"
     )
     processes = [child(source, direct.url, direct.name) for _ in range(8)]
     for process in processes:

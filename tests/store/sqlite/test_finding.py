@@ -13,6 +13,7 @@ from tessera.model.job import End, Job, Need
 from tessera.model.policy import POLICY_SPACE, Ceiling, Policy
 from tessera.model.queries import ClaimRequest, Filter, Page, Want
 from tessera.model.states import State
+from tessera.store import filters
 from tessera.store.memory import MemoryStore, World
 from tessera.store.protocol import Store, run_blocking
 from tessera.store.sqlite import SqliteFile, SqliteStore, finding
@@ -151,7 +152,8 @@ def test_few_rows_among_many_are_found_without_looking_at_the_many(stores, which
 
 def test_a_walk_stops_after_its_limit_says_how_far_it_came_and_can_go_on(stores, monkeypatch):
     _, sqlite = stores
-    monkeypatch.setattr(finding, "EXAMINED_LIMIT", 100)
+    for module in (filters, finding):
+        monkeypatch.setattr(module, "EXAMINED_LIMIT", 100)
     page = run_blocking(sqlite.find_jobs(Filter(kinds=("none",)), Page()))
     assert (page.jobs, page.examined) == ((), 100)
     assert page.after

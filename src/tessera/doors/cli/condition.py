@@ -6,8 +6,6 @@ from typing import Any, Final
 
 from tessera.model.condition import Condition, IndexUse, OldestReader, TableUse
 
-BLOAT: Final = 2.0
-BLOATED_BYTES: Final = 16 << 20
 OPEN_SECONDS: Final = 300
 """A transaction that is open so long is forgotten, or a report that should run on a replica."""
 DEAD_ROWS: Final = 100_000
@@ -31,7 +29,7 @@ def facts_of(condition: Condition) -> dict[str, Any]:
 def worries(condition: Condition) -> list[str]:
     """What an operator should look at, and what to do about it."""
     found = []
-    bloated = [one for one in condition.indexes if is_bloated(one)]
+    bloated = [one for one in condition.indexes if one.is_bloated()]
     if bloated:
         names = ", ".join(f"{one.name} ({one.bloat:.1f} times its fresh size)" for one in bloated)
         found.append(f"bloated indexes: {names}; rebuild them with: tessera maintain --indexes")
@@ -55,11 +53,6 @@ def worries(condition: Condition) -> list[str]:
             f"{connections.worker}; lower ?connections=, or put PgBouncer in between"
         )
     return found
-
-
-def is_bloated(index: IndexUse) -> bool:
-    """Whether rebuilding it is worth it."""
-    return index.size_bytes >= BLOATED_BYTES and index.bloat >= BLOAT
 
 
 def told(oldest: OldestReader) -> str:

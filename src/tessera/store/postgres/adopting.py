@@ -10,11 +10,11 @@ from typing import Final
 
 from tessera.model.errors import StoreBusy, StoreError
 from tessera.store.postgres import books as book
-from tessera.store.postgres.books import check_steps, supported, whole
+from tessera.store.postgres.books import supported, whole
 from tessera.store.postgres.catalog import TEMPORARY, contents, missing
 from tessera.store.postgres.lock import LockedOut, holding
 from tessera.store.postgres.migrations import Schema
-from tessera.store.sql.schemafiles import Applied, Step
+from tessera.store.sql.schemafiles import Applied, Step, check_steps
 
 SHOWN: Final = 10
 """Differences that are told; the rest is counted."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from tessera.model.errors import SchemaTooNew, StoreError
-from tessera.store.sql.schemafiles import Applied, Piece, Step, edited_steps
+from tessera.model.errors import SchemaTooNew
+from tessera.store.sql.schemafiles import Applied, Piece, Step, check_steps
 
 HAS_BOOKS: Final = """
 SELECT count(*)
@@ -74,12 +74,6 @@ def supported(books: Sequence[Applied]) -> tuple[int, int]:
     """
     highest = max((line.version for line in books if line.is_applied), default=0)
     return max((line.version for line in books if line.is_contracted), default=0), highest
-
-
-def check_steps(steps: Sequence[Step], books: Sequence[Applied]) -> None:
-    """Raise StoreError for an applied step that is not what this code calls by its number."""
-    if edited := edited_steps(steps, books):
-        raise StoreError("; ".join(edited) + "; restore the released file")
 
 
 def upwards(steps: Sequence[Step], target: int) -> Plan:

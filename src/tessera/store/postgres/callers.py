@@ -15,7 +15,7 @@ from psycopg import pq
 
 from tessera.model.errors import InvalidArgument, NotInTransaction, StoreError, Unsupported
 from tessera.store.foreign import Unwrapped, kind_of
-from tessera.store.postgres.driver import Flights, Query, Rows, pack_as_ours
+from tessera.store.postgres.driver import Flights, Query, Rows, arows_of, pack_as_ours, rows_of
 from tessera.store.postgres.errors import translated
 from tessera.store.postgres.params import Array, Uuid, Uuids
 
@@ -63,7 +63,7 @@ class _PsycopgFlights:
             for text, parameters in queries:
                 cursor = pack_as_ours(psycopg.RawCursor(self._connection))
                 cursor.execute(text, parameters, binary=True)
-                found.append(cursor.fetchall() if cursor.description is not None else [])
+                found.append(rows_of(cursor))
         except psycopg.Error as error:
             raise _said(error) from error
         return found
@@ -83,7 +83,7 @@ class _AsyncPsycopgFlights:
             for text, parameters in queries:
                 cursor = pack_as_ours(psycopg.AsyncRawCursor(self._connection))
                 await cursor.execute(text, parameters, binary=True)
-                found.append(await cursor.fetchall() if cursor.description is not None else [])
+                found.append(await arows_of(cursor))
         except psycopg.Error as error:
             raise _said(error) from error
         return found

@@ -22,10 +22,11 @@ from tessera.model.queries import Claimed, ClaimRequest, Want
 from tessera.rules.ordering import sort_key
 from tessera.store import claims
 from tessera.store.postgres import gate, writes
-from tessera.store.postgres.driver import Rows, Transaction
+from tessera.store.postgres.committing import ATTEMPTS
+from tessera.store.postgres.driver import Rows
 from tessera.store.postgres.errors import Retry, Unasserted
 from tessera.store.postgres.lanes import Place
-from tessera.store.postgres.loads import CLOCK, CLOCK_AND_PATIENCE, JOBS, Loader
+from tessera.store.postgres.loads import CLOCK, CLOCK_AND_PATIENCE, JOBS, Loader, live_and_rev
 from tessera.store.postgres.params import Bigints, Ints, Texts
 from tessera.store.postgres.site import Site
 from tessera.store.postgres.tables import COUNTER, is_gated, selected
@@ -36,7 +37,6 @@ from tessera.store.working import Working
 
 GATED_SECONDS: Final = 1.0
 """How long a queue whose claim needed the gate is claimed behind it at once."""
-ATTEMPTS: Final = 20
 
 # Index job_ready, once a range: each is read in its own order and ends after the limit.
 _CANDIDATES: Final = """
@@ -186,7 +186,7 @@ class Claimer:
         found = await self._site.ask(CLAIM, *parameters)
         now, version, needs_gate = found[0][:_FACTS]
         self._memory.heard(now)
-        taken = [(rows.job_of(row[_FACTS:-1]), row[-1]) for row in found if row[_FACTS] is not None]
+        taken = [live_and_rev(row[_FACTS:]) for row in found if row[_FACTS] is not None]
         taken.sort(key=_order)
         jobs = tuple(job for job, _ in taken)
         for job, rev in taken:
@@ -203,7 +203,6 @@ class Turn:
         self._site = site
         self._request = request
         self._ranges = ranges
-        self._now = 0
         self._due: list[str] = []
         self._mirror = Mirror()
 
@@ -213,11 +212,11 @@ class Turn:
             self._mirror = Mirror()
             try:
                 async with self._site.driver.transaction() as transaction:
-                    claimed = await self._evaluate(transaction)
+                    claimed = await self._evaluate(Loader(self._site, transaction, self._mirror))
                     if claimed.replan:
                         return claimed
                     net = self._mirror.net()
-                    made = writes.queries(net, self._site.schema, self._mirror.revs, self._now)
+                    made = writes.queries(net, self._site.schema, self._mirror.revs, claimed.now)
                     ringing = self._site.ringing(net)
                     await transaction.flight([*made, *ringing], last=True)
             except (Retry, Unasserted):
@@ -227,10 +226,9 @@ class Turn:
             return claimed
         raise StoreBusy(f"others changed the same rows {ATTEMPTS} times meanwhile; nothing was claimed")
 
-    async def _evaluate(self, transaction: Transaction) -> Claimed:
+    async def _evaluate(self, loader: Loader) -> Claimed:
         request, mirror = self._request, self._mirror
-        loader = Loader(transaction, self._site.schema, mirror)
-        loader.ask(CLOCK_AND_PATIENCE, [], self._take_clock)
+        loader.ask_clock(CLOCK_AND_PATIENCE)
         shifts = gate.pass_through(loader)
         queues = {want.queue for want in request.wants}
         for want in request.wants:
@@ -238,14 +236,14 @@ class Turn:
             loader.ask(FLOORS_OF, [want.queue], self._take_floors)
         loader.ask(DUE_COUNTERS, [], self._take_due)
         # Again: the gate may have been waited for, and what became ready meanwhile was read.
-        loader.ask(CLOCK, [], self._take_clock)
+        loader.ask_clock(CLOCK)
         await loader.load(Wanted(kinds=queues, outdated={request.policy.version}))
         if mirror.policy != request.policy.version:
-            return Claimed((), self._now, 0, 0, mirror.policy, replan=True)
+            return Claimed((), loader.now, 0, 0, mirror.policy, replan=True)
         await loader.load(self._keys(shifts))
         await loader.load(self._lines())
         while True:
-            work = Working(mirror, self._now)
+            work = Working(mirror, loader.now)
             try:
                 shifts.apply(work)
                 work.touched |= dict.fromkeys(self._due)
@@ -290,10 +288,6 @@ class Turn:
     def _ask_ready(self, loader: Loader, queue: str, limit: int) -> None:
         parameters = [queue, limit, *_arrays(self._ranges[queue])]
         loader.ask(READY, parameters, partial(loader.take_list, "ready", queue, limit))
-
-    def _take_clock(self, found: Rows) -> None:
-        self._now, self._mirror.policy = found[0][:2]
-        self._site.memory.heard(self._now)
 
     def _take_due(self, found: Rows) -> None:
         counters = [rows.counter_of(row) for row in found]

@@ -183,16 +183,15 @@ class Attempt:
         self._request_id = request_id
         self._wanted = wanted
         self._ours = ours
-        self._now = 0
         self.mirror = Mirror()
         self.guesses = site.memory.tags.guesses()
-        self._loader = Loader(flights, site.schema, self.mirror)
+        self._loader = Loader(site, flights, self.mirror)
 
     async def evaluate(self) -> tuple[list[Answer], Net]:
         """The answers, and what is to be written. Raises LockedElsewhere."""
         site, groups, mirror, loader = self._site, self._groups, self.mirror, self._loader
         counted = any(isinstance(guard, Below) for group in groups for guard in group.guards)
-        loader.ask(CLOCK_AND_PATIENCE if self._ours else CLOCK, [], self._take_clock)
+        loader.ask_clock(CLOCK_AND_PATIENCE if self._ours else CLOCK)
         shifts = gate.pass_through(loader) if counted else None
         impatient = _impatient(groups)
         await loader.load(self._wanted, set(impatient.values()))
@@ -205,7 +204,7 @@ class Attempt:
         left = [group for number, group in enumerate(groups) if number not in refused]
         while True:
             self.guesses = site.memory.tags.guesses()
-            work = Working(mirror, self._now, None if counted else self.guesses)
+            work = Working(mirror, loader.now, None if counted else self.guesses)
             try:
                 if shifts is not None:
                     shifts.apply(work)
@@ -213,7 +212,7 @@ class Attempt:
                 work.finish()
             except Missing as missing:
                 mirror.take_back()
-                await self._load_more(missing.wanted)
+                await self._load_missing(missing.wanted)
                 continue
             evaluated = iter(answers)
             return [
@@ -222,11 +221,7 @@ class Attempt:
 
     def queries(self, net: Net) -> list[Query]:
         """The statements that write it."""
-        return writes.queries(net, self._site.schema, self.mirror.revs, self._now)
-
-    def _take_clock(self, found: Sequence[tuple[int, ...]]) -> None:
-        self._now, self.mirror.policy = found[0][:2]
-        self._site.memory.heard(self._now)
+        return writes.queries(net, self._site.schema, self.mirror.revs, self._loader.now)
 
     async def _load_what_follows(self) -> None:
         follows = foresight.followed(self._groups, self.mirror)
@@ -235,14 +230,18 @@ class Attempt:
         await self._loader.load(follows)
         await self._load_more(foresight.dependants(follows, self.mirror))
 
+    async def _load_missing(self, wanted: Wanted) -> None:
+        """What was not foreseen. A cascade comes at once, or each level would be a look of its own."""
+        if wanted.edges_from:
+            wanted.add(await self._loader.below(wanted.edges_from))
+        await self._load_more(wanted)
+        if wanted.edges_to:
+            await self._load_more(foresight.dependants(Wanted(edges_to=wanted.edges_to), self.mirror))
+
     async def _load_more(self, wanted: Wanted) -> None:
         """Rows out of the order of locks: they are not waited for, unless the transaction is the caller's,
         which we cannot begin anew.
         """
-        if wanted.jobs or wanted.edges_from:
-            # A cascade: the whole of it at once, or each level would be a look of its own.
-            below = await self._loader.below(wanted.jobs | wanted.edges_from.keys())
-            wanted.add(below)
         self._wanted.add(Wanted(jobs=wanted.jobs, archive=wanted.archive, slots=wanted.slots))
         await self._loader.load(wanted, wait=not self._ours)
         if self._ours and not self._loader.busy.isdisjoint(wanted.jobs):

@@ -83,9 +83,7 @@ class Blocking:
         self._room.release()
 
     async def connect(self, conninfo: str) -> psycopg.Connection[Any]:
-        connection = psycopg.connect(conninfo, autocommit=True)
-        connection.prepare_threshold = PREPARE_AFTER
-        return connection
+        return psycopg.connect(conninfo, autocommit=True, prepare_threshold=PREPARE_AFTER)
 
     async def send(
         self, connection: psycopg.Connection[Any], queries: Sequence[Query], *, prepare: bool
@@ -107,7 +105,7 @@ class Blocking:
                 failed = failed or error
             if failed is not None:
                 raise failed
-        return [_rows(cursor) for cursor in cursors]
+        return [rows_of(cursor) for cursor in cursors]
 
     async def rollback(self, connection: psycopg.Connection[Any]) -> None:
         connection.rollback()
@@ -137,9 +135,9 @@ class Async:
         self._room.release()
 
     async def connect(self, conninfo: str) -> psycopg.AsyncConnection[Any]:
-        connection = await psycopg.AsyncConnection.connect(conninfo, autocommit=True)
-        connection.prepare_threshold = PREPARE_AFTER
-        return connection
+        return await psycopg.AsyncConnection.connect(
+            conninfo, autocommit=True, prepare_threshold=PREPARE_AFTER
+        )
 
     async def send(
         self, connection: psycopg.AsyncConnection[Any], queries: Sequence[Query], *, prepare: bool
@@ -161,7 +159,7 @@ class Async:
                 failed = failed or error
             if failed is not None:
                 raise failed
-        return [await _arows(cursor) for cursor in cursors]
+        return [await arows_of(cursor) for cursor in cursors]
 
     async def rollback(self, connection: psycopg.AsyncConnection[Any]) -> None:
         await connection.rollback()
@@ -189,13 +187,21 @@ def _abandoned(connection: Any, error: BaseException) -> BaseException:
     return error
 
 
-def _rows(cursor: psycopg.RawCursor[Any]) -> Rows:
+def rows_of(cursor: psycopg.RawCursor[Any]) -> Rows:
+    """What a statement answered; nothing for one that answers nothing."""
     return cursor.fetchall() if cursor.description is not None else []
 
 
-async def _arows(cursor: psycopg.AsyncRawCursor[Any]) -> Rows:
+async def arows_of(cursor: psycopg.AsyncRawCursor[Any]) -> Rows:
+    """See ``rows_of``."""
     return await cursor.fetchall() if cursor.description is not None else []
 
 
 def _all_in_use(connections: int) -> StoreBusy:
     return StoreBusy(f"all {connections} connections to PostgreSQL were in use for {WAIT_SECONDS:.0f} s")
+
+
+def quoted(name: str) -> str:
+    """A name as SQL writes it, whatever is in it."""
+    doubled = name.replace('"', '""')
+    return f'"{doubled}"'

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from tessera.model.ids import JobId
 from tessera.model.job import Job
-from tessera.model.queries import EXAMINED_LIMIT, PAGE_LIMIT, Filter, JobPage, Page
+from tessera.model.queries import EXAMINED_LIMIT, Filter, JobPage, Page
 from tessera.model.states import FINAL, LIVE, State
-from tessera.store.filters import matches
-from tessera.store.postgres.loads import DONES, JOBS
+from tessera.store.filters import Sieve
+from tessera.store.postgres.loads import DONES, JOBS, live_of
 from tessera.store.postgres.params import Ints, Texts, Uuid
 from tessera.store.postgres.reads import Reads
 from tessera.store.postgres.site import Site
@@ -67,20 +67,14 @@ _CONDITIONS: Final = {
 
 async def find_jobs(site: Site, reads: Reads, which: Filter, page: Page) -> JobPage:
     """See ``Store.find_jobs``."""
-    limit = min(page.limit, PAGE_LIMIT)
-    found: list[Job] = []
-    examined = 0
-    last = b""
+    sieve = Sieve(which, page)
     places = _Places(site, reads, which, page.after or BEYOND)
     async with aclosing(await places.candidates()) as candidates:
         async for job in candidates:
-            if len(found) == limit or examined == EXAMINED_LIMIT:
-                return JobPage(tuple(found), last, examined)
-            examined += 1
-            last = job.id
-            if matches(job, which):
-                found.append(job)
-    return JobPage(tuple(found), b"", examined)
+            if sieve.is_full:
+                return sieve.page(more=True)
+            sieve.look_at(job)
+    return sieve.page(more=False)
 
 
 class _Places:
@@ -125,7 +119,7 @@ class _Places:
         is_live = table is LIVE
         served = chosen.keys() if is_live else {key for key in chosen if key[1] is not State.COMPLETED}
         if 4 * wanted >= sum(there.values()) or wanted > EXAMINED_LIMIT or len(served) < len(chosen):
-            return [self._walk(WALK_JOBS, _job) if is_live else self._walk(WALK_DONE, rows.done_of)]
+            return [self._walk(WALK_JOBS, live_of) if is_live else self._walk(WALK_DONE, rows.done_of)]
         if not is_live:
             return [self._ended(_ODD, *_pairs(chosen))]
         # A partial index is found only by its own condition.
@@ -136,7 +130,7 @@ class _Places:
         ]
 
     def _live(self, condition: str, *parameters: Any) -> AsyncGenerator[Job, None]:
-        return self._walk(_LIVE.replace("{0}", condition), _job, *parameters)
+        return self._walk(_LIVE.replace("{0}", condition), live_of, *parameters)
 
     def _ended(self, condition: str, *parameters: Any) -> AsyncGenerator[Job, None]:
         return self._walk(_ENDED.replace("{0}", condition), rows.done_of, *parameters)
@@ -200,7 +194,3 @@ def _pairs(keys: Iterable[tuple[str, State]]) -> list[Any]:
         Texts(sorted({queue for queue, _ in pairs})),
         Ints(sorted({CODES[state] for _, state in pairs})),
     ]
-
-
-def _job(row: Values) -> Job:
-    return rows.job_of(row[:-1])

@@ -14,7 +14,7 @@ from typing import ClassVar, Final, NoReturn
 from msgspec.structs import replace
 
 from tessera.model.changes import Answer, Group, Record
-from tessera.model.errors import ForeignStore, NotFound, StoreBusy, StoreError, Unsupported
+from tessera.model.errors import ForeignStore, StoreBusy, StoreError, Unsupported
 from tessera.model.ids import JobId
 from tessera.model.job import Job
 from tessera.model.queries import Claimed, ClaimRequest, Due, Event, Filter, JobPage, Page
@@ -47,7 +47,7 @@ class JoinedStore:
     name: ClassVar[str] = "postgresql"
 
     def __init__(self, site: Site, flights: Flights, installation: bytes) -> None:
-        self._site = Site(_Joined(flights), site.schema, site.memory, site.signals, is_joined=True)
+        self._site = Site(_Joined(flights), site.name, site.memory, site.signals, is_joined=True)
         self._flights = flights
         self._reads = Reads(self._site)
         self._is_checked = False
@@ -142,13 +142,8 @@ class JoinedStore:
         return await (await self._asking()).sealed_events(after, limit, job)
 
     async def blob(self, sha256: bytes) -> AsyncIterator[bytes]:
-        reads = await self._asking()
-        if await reads.blob_size(sha256) is None:
-            raise NotFound("blob", sha256.hex())
-        number = 0
-        while (chunk := await reads.blob_chunk(sha256, number)) is not None:
+        async for chunk in (await self._asking()).blob(sha256):
             yield chunk
-            number += 1
 
     async def policy_version(self) -> int:
         return await (await self._asking()).policy_version()

@@ -17,6 +17,7 @@ from tessera.model.states import State
 from tessera.rules.ordering import sort_key
 from tessera.store.postgres.driver import Flights, Query, Rows
 from tessera.store.postgres.params import Ints, Texts, Uuid, Uuids
+from tessera.store.postgres.site import Site
 from tessera.store.postgres.tables import COUNTER, EDGE, RECORD, SLOT, selected
 from tessera.store.sql import rows
 from tessera.store.sql.mirror import Mirror, Wanted
@@ -136,12 +137,14 @@ Decode = Callable[[Values], tuple[Any, Any]]
 
 
 class Loader:
-    """Loads into one mirror over one transaction. ``schema`` is the quoted name."""
+    """Loads into one mirror over one transaction."""
 
-    def __init__(self, flights: Flights, schema: str, mirror: Mirror) -> None:
+    def __init__(self, site: Site, flights: Flights, mirror: Mirror) -> None:
+        self._site = site
         self._flights = flights
-        self._schema = schema
         self._mirror = mirror
+        self.now = 0
+        """The store's time, as ``ask_clock`` read it last."""
         self.busy: set[JobId] = set()
         """Jobs that are there and locked by somebody else, and were not waited for."""
         self._queries: list[Query] = []
@@ -149,8 +152,16 @@ class Loader:
 
     def ask(self, query: str, parameters: Sequence[Any], take: Take) -> None:
         """One more query of the next flight, and who takes its rows."""
-        self._queries.append((query.replace("{s}", self._schema), parameters))
+        self._queries.append(self._site.query(query, *parameters))
         self._takers.append(take)
+
+    def ask_clock(self, query: str) -> None:
+        """``CLOCK``, or with it how long to wait for locks: the instant and policy of the evaluation."""
+        self.ask(query, [], self._take_clock)
+
+    def _take_clock(self, found: Rows) -> None:
+        self.now, self._mirror.policy = found[0][:2]
+        self._site.memory.heard(self.now)
 
     async def fly(self) -> None:
         """Ask all that was gathered."""
@@ -227,7 +238,7 @@ class Loader:
     # What is taken ------------------------------------------------------------------------------------------
 
     def _take_jobs(self, keys: Iterable[JobId], found: Rows) -> None:
-        self._mirror.learn_jobs(keys, [_job(row) for row in found])
+        self._mirror.learn_jobs(keys, [live_and_rev(row) for row in found])
 
     def _learn(self, table: str, keys: Iterable[Any], decode: Decode, found: Rows) -> None:
         self._mirror.learn(table, keys, [decode(row) for row in found])
@@ -243,7 +254,7 @@ class Loader:
 
     def take_list(self, name: str, key: str, limit: int, found: Rows) -> None:
         """Jobs of an ordered list, as ``BLOCKED`` reads them."""
-        jobs = [_job(row) for row in found]
+        jobs = [live_and_rev(row) for row in found]
         self._mirror.learn_jobs((), jobs)
         last = sort_key(jobs[-1][0]) if jobs else None
         self._mirror.learn_list(name, key, limit, last, len(jobs))
@@ -278,7 +289,13 @@ def _columns(keys: Sequence[Any], wraps: Sequence[Wrap]) -> list[Any]:
     return [wrap(list(part)) for wrap, part in zip(wraps, zip(*keys, strict=True), strict=True)]
 
 
-def _job(row: Values) -> tuple[Job, int]:
+def live_of(row: Values) -> Job:
+    """A live job from the columns ``JOBS``."""
+    return rows.job_of(row[:-1])
+
+
+def live_and_rev(row: Values) -> tuple[Job, int]:
+    """The same with its row version."""
     return rows.job_of(row[:-1]), row[-1]
 
 

@@ -17,7 +17,7 @@ from tessera import seam
 from tessera.model.errors import SchemaTooNew, SchemaTooOld, StoreBusy, StoreError
 from tessera.store.postgres import books as book
 from tessera.store.postgres.books import Plan, Task, contracting, downwards, supported, upwards, whole
-from tessera.store.postgres.driver import Driver, Flights, Query
+from tessera.store.postgres.driver import Driver, Flights, Query, quoted
 from tessera.store.postgres.errors import Retry
 from tessera.store.postgres.lock import PATIENCE, PATIENCE_MS, LockedOut, as_one, holding, patience, stand_by
 from tessera.store.sql.schemafiles import Applied, Piece, Step, checked_target, edited_steps, steps_of
@@ -48,13 +48,6 @@ def our_steps() -> tuple[Step, ...]:
     return steps_of(files(__package__) / "schema")
 
 
-async def open_schema(driver: Driver, name: str, *, blocking: bool) -> bytes:
-    """Make the tables of this schema if there are none, check them if there are; the installation. Raises
-    SchemaTooOld, SchemaTooNew, StoreError.
-    """
-    return await Schema(driver, name, blocking=blocking).open()
-
-
 class Schema:
     """The tables of one installation, in a schema of their own. ``blocking`` is the driver's colour,
     ``connections`` how many it opens at most.
@@ -78,7 +71,9 @@ class Schema:
         self.steps = our_steps() if steps is None else tuple(steps)
 
     async def open(self) -> bytes:
-        """See ``open_schema``."""
+        """Make the tables of this schema if there are none, check them if there are; the installation. Raises
+        SchemaTooOld, SchemaTooNew, StoreError.
+        """
         books = await self.books()
         if not books:
             await self.migrate(None)
@@ -115,9 +110,7 @@ class Schema:
         code only, StoreError for an applied step that was edited, StoreBusy where a lock was not to be had.
         """
         target = checked_target(to, self.steps)
-        books = await self.books()
-        is_back = to is not None and bool(books) and books[-1].version > target
-        plan = downwards(self.steps, target) if is_back else upwards(self.steps, target)
+        plan = self._way(to, target, await self.books())
         return await self._carry_out(plan, dry_run=dry_run, target=target)
 
     async def contract(self, *, dry_run: bool = False) -> list[str]:
@@ -137,9 +130,8 @@ class Schema:
                 *(s for step in self.steps[:target] for s in step.forward),
             ]
             return self._script(["BEGIN", *statements, "COMMIT"])
-        is_back = to is not None and books[-1].version > target
-        plan = downwards(self.steps, target) if is_back else upwards(self.steps, target)
-        tasks = contracting(self.steps)(books) if contract else plan(books)
+        plan = contracting(self.steps) if contract else self._way(to, target, books)
+        tasks = plan(books)
         lines: list[str] = []
         for task in tasks:
             lines.append(f"-- {task.title}")
@@ -192,6 +184,11 @@ class Schema:
             raise SchemaTooNew(
                 f"schema {self.name} is at version {highest} and this Tessera knows {ours}; upgrade Tessera"
             )
+
+    def _way(self, to: int | None, target: int, books: Sequence[Applied]) -> Plan:
+        """Back only where a version is asked for that lies behind."""
+        is_back = to is not None and bool(books) and books[-1].version > target
+        return downwards(self.steps, target) if is_back else upwards(self.steps, target)
 
     # Taking steps -------------------------------------------------------------------------------------------
 
@@ -289,9 +286,3 @@ class Schema:
 
 def _is_comment(text: str) -> bool:
     return text.startswith("--") and "\n" not in text
-
-
-def quoted(name: str) -> str:
-    """A name as SQL writes it, whatever is in it."""
-    doubled = name.replace('"', '""')
-    return f'"{doubled}"'

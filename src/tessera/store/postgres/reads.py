@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from tessera.model.changes import Counter, Record, Shift, Slot
+from tessera.model.errors import NotFound
 from tessera.model.ids import JobId
 from tessera.model.job import Job
 from tessera.model.queries import Due, Event
@@ -15,12 +16,12 @@ from tessera.store import audit
 from tessera.store.postgres import upkeep
 from tessera.store.postgres.claiming import NEXT_DUE
 from tessera.store.postgres.driver import Query, Rows
-from tessera.store.postgres.loads import COUNTERS, DONES, EDGES_TO, GATE, JOBS
+from tessera.store.postgres.loads import COUNTERS, DONES, EDGES_TO, GATE, JOBS, live_of
 from tessera.store.postgres.params import Bigints, Texts, Uuid, Uuids
 from tessera.store.postgres.site import Site
 from tessera.store.postgres.tables import COUNTER, EDGE, RECORD, SLOT, selected
 from tessera.store.sql import rows
-from tessera.store.sql.rows import STATES, Values
+from tessera.store.sql.rows import STATES
 
 SEALED_AT_ONCE: Final = 10_000
 
@@ -94,7 +95,6 @@ FROM (SELECT queue, state, n FROM {s}.count UNION ALL SELECT queue, state, n FRO
 GROUP BY queue, state
 HAVING sum(n) <> 0
 """
-DIFFERENCES: Final = "SELECT count(*) FROM {s}.count_delta"
 FACTS: Final = """
 SELECT current_setting('server_version'), current_setting('synchronous_commit'), current_database(),
     current_setting('max_connections'), (SELECT count(*) FROM pg_catalog.pg_stat_activity)
@@ -213,9 +213,9 @@ class Reads:
         self._site.memory.heard(now[0])
         return Due(
             now=now[0],
-            scheduled=tuple(map(_job, scheduled)),
-            lapsed=tuple(map(_job, lapsed)),
-            expired=tuple(map(_job, expired)),
+            scheduled=tuple(map(live_of, scheduled)),
+            lapsed=tuple(map(live_of, lapsed)),
+            expired=tuple(map(live_of, expired)),
             gone=tuple(JobId(row[0]) for row in gone),
             slots=tuple(Slot(*row) for row in slots),
             counters=tuple(row[0] for row in counters),
@@ -229,7 +229,7 @@ class Reads:
         """
         found: dict[bytes, Job] = {}
         left = sorted(set(keys))
-        for query, decode in 2 * ((JOBS_OF, _job), (DONES_OF, rows.done_of)):
+        for query, decode in 2 * ((JOBS_OF, live_of), (DONES_OF, rows.done_of)):
             if left:
                 for row in await self._site.ask(query, Uuids(left)):
                     found[row[0]] = decode(row)
@@ -239,7 +239,7 @@ class Reads:
     async def counts(self) -> dict[tuple[str, State], int]:
         """See ``Store.count_jobs``."""
         query = self._site.query
-        [(differences,)], found = await self._flight(query(DIFFERENCES), query(COUNTS))
+        [(differences,)], found = await self._flight(query(upkeep.UNFOLDED), query(COUNTS))
         if differences > upkeep.FOLDED_BY_READERS:
             await upkeep.fold_counts(self._site)
         return {(queue, STATES[state]): n for queue, state, n in found}
@@ -310,15 +310,14 @@ class Reads:
             put = self._site.query(PUT_STAGED, upload, number, chunk, len(data))
             await transaction.flight([put], last=True)
 
-    async def blob_size(self, sha256: bytes) -> int | None:
-        """Bytes of a published blob; None if there is none."""
-        found = await self._site.ask(BLOB, sha256)
-        return found[0][0] if found else None
-
-    async def blob_chunk(self, sha256: bytes, number: int) -> bytes | None:
-        """One chunk of a blob; None behind the last."""
-        found = await self._site.ask(BLOB_CHUNK, sha256, number)
-        return found[0][0] if found else None
+    async def blob(self, sha256: bytes) -> AsyncIterator[bytes]:
+        """See ``Store.blob``."""
+        if not await self._site.ask(BLOB, sha256):
+            raise NotFound("blob", sha256.hex())
+        number = 0
+        while found := await self._site.ask(BLOB_CHUNK, sha256, number):
+            yield found[0][0]
+            number += 1
 
     async def policy_version(self) -> int:
         """See ``Store.policy_version``."""
@@ -338,7 +337,7 @@ class Reads:
                     *map(query, (ALL_SLOTS, ALL_EDGES, ALL_TAGS)),
                 ]
             )
-        live, ended = [_job(row) for row in jobs], [rows.done_of(row) for row in done]
+        live, ended = [live_of(row) for row in jobs], [rows.done_of(row) for row in done]
         return [
             *audit.differences(
                 jobs=live,
@@ -356,10 +355,6 @@ class Reads:
 
     async def _flight(self, *queries: Query) -> list[Rows]:
         return await self._site.driver.flight(queries)
-
-
-def _job(row: Values) -> Job:
-    return rows.job_of(row[:-1])
 
 
 def _folded(counters: Sequence[Counter], shifts: Rows, now: int) -> dict[str, Counter]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from tessera.model.ids import JobId
-from tessera.store.postgres.driver import Driver, Query
+from tessera.store.postgres.driver import Driver, Query, quoted
 from tessera.store.postgres.memory import Memory
 from tessera.store.postgres.signals import Signals
 from tessera.store.working import Net, wakes_somebody
@@ -17,13 +17,16 @@ NOTIFY: Final = "SELECT pg_notify($1, '')"
 
 
 class Site:
-    """See the module. ``schema`` is the quoted name."""
+    """See the module."""
 
     def __init__(
-        self, driver: Driver, schema: str, memory: Memory, signals: Signals, *, is_joined: bool = False
+        self, driver: Driver, name: str, memory: Memory, signals: Signals, *, is_joined: bool = False
     ) -> None:
         self.driver = driver
-        self.schema = schema
+        self.name = name
+        """Of the schema, as the catalog has it."""
+        self.schema = quoted(name)
+        """As SQL writes it."""
         self.memory = memory
         self.signals = signals
         self.is_joined = is_joined

@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 from tessera import seam
 from tessera.model.changes import Answer, Group, Record
 from tessera.model.condition import Condition
-from tessera.model.errors import NotFound, StoreClosed
+from tessera.model.errors import StoreClosed
 from tessera.model.ids import JobId
 from tessera.model.job import Job
 from tessera.model.queries import Claimed, ClaimRequest, Due, Event, Filter, JobPage, Page
@@ -19,7 +19,7 @@ from tessera.store.postgres.callers import flights_over
 from tessera.store.postgres.claiming import Claimer
 from tessera.store.postgres.committing import Committer
 from tessera.store.postgres.joined import JoinedStore
-from tessera.store.postgres.migrations import Schema, quoted
+from tessera.store.postgres.migrations import Schema
 from tessera.store.postgres.reads import Reads
 from tessera.store.postgres.server import Server
 from tessera.store.postgres.site import Site
@@ -37,7 +37,7 @@ class PostgresStore:
         self._server = server
         self._blocking = blocking
         self._driver = server.driver(blocking=blocking)
-        self._site = Site(self._driver, quoted(server.schema), server.memory, server.signals)
+        self._site = Site(self._driver, server.schema, server.memory, server.signals)
         self._schema = Schema(self._driver, server.schema, blocking=blocking, connections=server.connections)
         self._committer = Committer(self._site)
         self._claimer = Claimer(self._site)
@@ -133,12 +133,8 @@ class PostgresStore:
         return await self._asking.events(after, limit, job)
 
     async def blob(self, sha256: bytes) -> AsyncIterator[bytes]:
-        if await self._asking.blob_size(sha256) is None:
-            raise NotFound("blob", sha256.hex())
-        number = 0
-        while (chunk := await self._asking.blob_chunk(sha256, number)) is not None:
+        async for chunk in self._asking.blob(sha256):
             yield chunk
-            number += 1
 
     async def policy_version(self) -> int:
         return await self._asking.policy_version()

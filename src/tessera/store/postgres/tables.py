@@ -102,9 +102,9 @@ def selected(columns: Iterable[str], table: str = "") -> str:
     )
 
 
-def unnested(columns: dict[str, Column], first: int = 1) -> str:
-    """``unnest($1::uuid[], ...) AS u (id, ...)``, the parameters numbered from ``first``."""
-    arrays = ", ".join(f"${number}::{column.cast}" for number, column in enumerate(columns.values(), first))
+def unnested(columns: dict[str, Column]) -> str:
+    """``unnest($1::uuid[], ...) AS u (id, ...)``."""
+    arrays = ", ".join(f"${number}::{column.cast}" for number, column in enumerate(columns.values(), 1))
     return f"unnest({arrays}) AS u ({', '.join(columns)})"
 
 

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from tessera.model.condition import Condition, Connections, IndexUse, OldestReader, TableUse
+from tessera.model.condition import (
+    BLOAT,
+    BLOATED_BYTES,
+    Condition,
+    Connections,
+    IndexUse,
+    OldestReader,
+    TableUse,
+)
 from tessera.model.errors import StoreBusy
 from tessera.store.postgres.lock import LockedOut, holding, stand_by
 from tessera.store.postgres.site import Site
 
 FOLDED_BY_READERS: Final = 10_000
 """A reader that meets more differences of counts than this folds them."""
-BLOAT: Final = 2.0
-"""An index that takes so many times its fresh size is rebuilt."""
-BLOATED_BYTES: Final = 16 << 20
-"""Below this the size of an index costs nobody anything."""
 QUERY_SHOWN: Final = 120
 
 TAKE_FOLD: Final = "SELECT 1 FROM {s}.gate WHERE name = 'fold' FOR UPDATE SKIP LOCKED"
@@ -123,7 +127,7 @@ async def fold_counts(site: Site) -> int:
 
 async def condition(site: Site, connections: int) -> Condition:
     """How the tables are. ``connections``: what the process opens at most for each pool."""
-    name = _unquoted(site)
+    name = site.name
     tables, indexes, oldest, [(used, allowed)], [(unfolded,)] = await site.driver.flight(
         [
             site.query(TABLES, name),
@@ -158,7 +162,7 @@ async def rebuild_indexes(site: Site, *, bloat: float = BLOAT, least_bytes: int 
     try:
         # The lock keeps migrations away, and the partitions' duty: an index is in the hands of one at a time.
         async with holding(site.driver, site.schema) as transaction:
-            name = _unquoted(site)
+            name = site.name
             [leftovers, found] = await transaction.flight(
                 [site.query(LEFTOVERS, name), site.query(INDEXES, name)]
             )
@@ -166,13 +170,9 @@ async def rebuild_indexes(site: Site, *, bloat: float = BLOAT, least_bytes: int 
             for (leftover,) in leftovers:
                 await site.driver.flight([site.query(DROP_LEFTOVER + leftover)])
             indexes = [IndexUse(*row) for row in found]
-            chosen = [one for one in indexes if one.size_bytes >= least_bytes and one.bloat >= bloat]
+            chosen = [one for one in indexes if one.is_bloated(bloat, least_bytes)]
             for index in chosen:
                 await site.driver.flight([site.query(f'{REBUILD}"{index.name}"')])
     except LockedOut:
         raise StoreBusy("somebody else is changing the tables; try again later") from None
     return [index.name for index in chosen]
-
-
-def _unquoted(site: Site) -> str:
-    return site.schema[1:-1].replace('""', '"')

@@ -107,9 +107,9 @@ def dependants(wanted: Wanted, mirror: Mirror) -> Wanted:
     """The jobs at the far end of edges that were read."""
     found: set[JobId] = set()
     for parent in wanted.edges_from:
-        found.update(edge.child for edge in Mirror.edges_from(mirror, parent, SETTLED_AT_ONCE))
+        found.update(edge.child for edge in mirror.edges_from(parent, SETTLED_AT_ONCE))
     for child in wanted.edges_to:
-        found.update(edge.parent for edge in Mirror.edges_to(mirror, child))
+        found.update(edge.parent for edge in mirror.edges_to(child))
     return Wanted(jobs=found)
 
 

@@ -105,6 +105,12 @@ def edited_steps(steps: Sequence[Step], books: Sequence[Applied]) -> list[str]:
     ]
 
 
+def check_steps(steps: Sequence[Step], books: Sequence[Applied]) -> None:
+    """Raise StoreError for an applied step that is not what this code calls by its number."""
+    if edited := edited_steps(steps, books):
+        raise StoreError("; ".join(edited) + "; restore the released file")
+
+
 def checked_target(to: int | None, steps: Sequence[Step]) -> int:
     """The version to bring a store to. Raises InvalidArgument for one that does not exist."""
     target = len(steps) if to is None else to
@@ -122,9 +128,7 @@ def plan(steps: Sequence[Step], books: Sequence[Applied], target: int) -> list[t
         raise SchemaTooNew(
             f"the store has schema version {found} and this Tessera knows {len(steps)}; upgrade Tessera"
         )
-    edited = edited_steps(steps, books)
-    if edited:
-        raise StoreError("; ".join(edited) + "; restore the released file")
+    check_steps(steps, books)
     if target >= found:
         return [(step, True) for step in steps[found:target]]
     return [(step, False) for step in reversed(steps[target:found])]

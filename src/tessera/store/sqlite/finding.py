@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from tessera.model.ids import JobId
 from tessera.model.job import Job
-from tessera.model.queries import EXAMINED_LIMIT, PAGE_LIMIT, Filter, JobPage, Page
+from tessera.model.queries import EXAMINED_LIMIT, Filter, JobPage, Page
 from tessera.model.states import FINAL, LIVE, State
-from tessera.store.filters import matches
+from tessera.store.filters import Sieve
 from tessera.store.sql import rows
 from tessera.store.sql.rows import CODES, Values, filled
 from tessera.store.sqlite.reads import Reads
@@ -138,19 +138,12 @@ Stream = Iterator[Job]
 
 def find_jobs(reads: Reads, which: Filter, page: Page) -> JobPage:
     """See ``Store.find_jobs``."""
-    limit = min(page.limit, PAGE_LIMIT)
-    candidates = _Places(reads, which, page.after or BEYOND).candidates()
-    found: list[Job] = []
-    examined = 0
-    last = b""
-    for job in candidates:
-        if len(found) == limit or examined == EXAMINED_LIMIT:
-            return JobPage(tuple(found), last, examined)
-        examined += 1
-        last = job.id
-        if matches(job, which):
-            found.append(job)
-    return JobPage(tuple(found), b"", examined)
+    sieve = Sieve(which, page)
+    for job in _Places(reads, which, page.after or BEYOND).candidates():
+        if sieve.is_full:
+            return sieve.page(more=True)
+        sieve.look_at(job)
+    return sieve.page(more=False)
 
 
 class _Places:
